@@ -24,9 +24,9 @@ def rendered() -> Manifests:
 
 
 def named(m: Manifests, kind: str, name: str) -> Doc:
-    found = m.resource(kind, name)
-    assert found is not None
-    return found
+    doc = m.resource(kind, name)
+    assert doc is not None
+    return doc
 
 
 def usage(m: Manifests) -> Doc:
@@ -50,8 +50,8 @@ def arguments(m: Manifests, old: str, new: str) -> None:
 
 
 def acls(m: Manifests) -> list[Doc]:
-    found: list[Doc] = named(m, "KafkaUser", "tailrace-analytics")["spec"]["authorization"]["acls"]
-    return found
+    docs: list[Doc] = named(m, "KafkaUser", "tailrace-analytics")["spec"]["authorization"]["acls"]
+    return docs
 
 
 def of(m: Manifests, kind: str, name: str | None) -> Doc:

@@ -21,15 +21,15 @@ def rendered() -> Manifests:
 
 
 def named(m: Manifests, kind: str, name: str) -> Doc:
-    found = m.resource(kind, name)
-    assert found is not None
-    return found
+    doc = m.resource(kind, name)
+    assert doc is not None
+    return doc
 
 
 def acls(m: Manifests) -> list[Doc]:
     user = named(m, "KafkaUser", "tailrace-pipeline-reviews")
-    found: list[Doc] = user["spec"]["authorization"]["acls"]
-    return found
+    docs: list[Doc] = user["spec"]["authorization"]["acls"]
+    return docs
 
 
 def page(m: Manifests) -> Doc:
@@ -40,8 +40,8 @@ def page(m: Manifests) -> Doc:
 
 def page_rights(m: Manifests) -> list[Doc]:
     user = named(m, "KafkaUser", "tailrace-admin-page")
-    found: list[Doc] = user["spec"]["authorization"]["acls"]
-    return found
+    docs: list[Doc] = user["spec"]["authorization"]["acls"]
+    return docs
 
 
 def told(m: Manifests, old: str, new: str) -> None:

@@ -78,8 +78,8 @@ def listener(m: Manifests) -> Doc:
 
 
 def acls(m: Manifests, service: str) -> list[Doc]:
-    found: list[Doc] = spec(m, "KafkaUser", f"tailrace-{service}")["authorization"]["acls"]
-    return found
+    docs: list[Doc] = spec(m, "KafkaUser", f"tailrace-{service}")["authorization"]["acls"]
+    return docs
 
 
 def allow(name: str, direction: str, rule: Doc) -> Callable[[Manifests], None]:
@@ -87,8 +87,8 @@ def allow(name: str, direction: str, rule: Doc) -> Callable[[Manifests], None]:
 
 
 def rules(m: Manifests, group: int) -> list[Doc]:
-    found: list[Doc] = spec(m, "PrometheusRule", "tailrace")["groups"][group]["rules"]
-    return found
+    docs: list[Doc] = spec(m, "PrometheusRule", "tailrace")["groups"][group]["rules"]
+    return docs
 
 
 def alert(m: Manifests, number: int) -> Doc:
@@ -881,11 +881,11 @@ def test_the_gate_knows_exactly_the_variables_that_a_service_reads(service: str)
 
 def test_secrets_made_by_hand_are_the_ones_the_manifests_want() -> None:
     numbers = iter(range(100))
-    made = make_secrets.contents("{}", "{}", "a", lambda: f"password-{next(numbers)}")
-    assert {name: tuple(data) for name, data in made.items()} == make_secrets.KEYS
-    acl = made["redis-acl"]["users.acl"]
+    manifests = make_secrets.contents("{}", "{}", "a", lambda: f"password-{next(numbers)}")
+    assert {name: tuple(data) for name, data in manifests.items()} == make_secrets.KEYS
+    acl = manifests["redis-acl"]["users.acl"]
     for user in make_secrets.REDIS_USERS:
-        password = urlsplit(made[f"redis-{user}"]["url"]).password
+        password = urlsplit(manifests[f"redis-{user}"]["url"]).password
         assert f"user {user} on >{password} " in acl
     assert acl.startswith("user default off\n")
 
@@ -916,8 +916,8 @@ def test_make_secrets_prints_what_kubectl_takes(tmp_path: Path) -> None:
     assert subprocess.run(command, capture_output=True, check=False, cwd=ROOT).returncode != 0
     keys.unlink()
     record_keys.create(keys, accept_untagged=False, say=print)
-    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
-    listed = json.loads(done.stdout)
+    process = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
+    listed = json.loads(process.stdout)
     manifests = Manifests("secrets", listed["items"])
     assert [v for v in schema.valid(manifests) if v.problem] == []
     assert {

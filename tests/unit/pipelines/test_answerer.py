@@ -95,38 +95,40 @@ REFUSALS = [
 async def test_what_is_no_answer_is_refused_with_the_reason(
     answer: ModelResponse | Exception, reason: str, response: str
 ) -> None:
-    found = await outcome(Answers(answer))
-    assert isinstance(found, Refusal)
-    assert (found.reason, found.response) == (reason, response)
-    assert found.detail
+    row_outcome = await outcome(Answers(answer))
+    assert isinstance(row_outcome, Refusal)
+    assert (row_outcome.reason, row_outcome.response) == (reason, response)
+    assert row_outcome.detail
 
 
 async def test_without_a_schema_any_text_is_an_answer() -> None:
-    found = await outcome(Answers(ended("{ cut", "incomplete", "max_output_tokens")), answer=None)
-    assert found == Answer("{ cut", "resp_1", "m", 10, 4, 1, incomplete=True)
+    row_outcome = await outcome(
+        Answers(ended("{ cut", "incomplete", "max_output_tokens")), answer=None
+    )
+    assert row_outcome == Answer("{ cut", "resp_1", "m", 10, 4, 1, incomplete=True)
 
 
 async def test_a_response_that_failed_is_asked_for_under_the_next_key() -> None:
     answers = Answers(ended("", "failed", "server_error"), ended('{"good": true}', rid="resp_2"))
-    found = await outcome(answers)
-    assert found == Answer({"good": True}, "resp_2", "m", 10, 4, requests=2)
+    row_outcome = await outcome(answers)
+    assert row_outcome == Answer({"good": True}, "resp_2", "m", 10, 4, requests=2)
     assert [key.rsplit("/", 1)[1] for _, key in answers.asked] == ["1", "2"]
 
 
 async def test_attempts_end() -> None:
-    found = await outcome(Answers(*[ended("", "failed", "server_error")] * 3), attempts=3)
-    assert isinstance(found, Refusal)
-    assert (found.reason, found.requests) == ("server_error", 3)
+    row_outcome = await outcome(Answers(*[ended("", "failed", "server_error")] * 3), attempts=3)
+    assert isinstance(row_outcome, Refusal)
+    assert (row_outcome.reason, row_outcome.requests) == ("server_error", 3)
 
 
 async def test_a_request_that_expired_is_no_attempt() -> None:
     expired = [ended("", "failed", "expired")] * (answerer.MOST_EXPIRED - 1)
-    found = await outcome(Answers(*expired, ended('{"good": true}')), attempts=1)
-    assert isinstance(found, Answer)
-    assert found.requests == answerer.MOST_EXPIRED
-    found = await outcome(Answers(*expired, expired[0]), attempts=1)
-    assert isinstance(found, Refusal)
-    assert found.reason == "expired"
+    row_outcome = await outcome(Answers(*expired, ended('{"good": true}')), attempts=1)
+    assert isinstance(row_outcome, Answer)
+    assert row_outcome.requests == answerer.MOST_EXPIRED
+    row_outcome = await outcome(Answers(*expired, expired[0]), attempts=1)
+    assert isinstance(row_outcome, Refusal)
+    assert row_outcome.reason == "expired"
 
 
 RANK = {
@@ -137,8 +139,8 @@ RANK = {
 
 async def test_the_judge_names_the_best_candidate() -> None:
     answers = Answers(ended("a"), ended("b", rid="resp_b"), ended("c"), ended("I take 2."))
-    found = await outcome(answers, **RANK, seed=10)
-    assert found == Answer("b", "resp_b", "m", 40, 16, requests=4, candidates=3)
+    row_outcome = await outcome(answers, **RANK, seed=10)
+    assert row_outcome == Answer("b", "resp_b", "m", 40, 16, requests=4, candidates=3)
     keys = [key.split("/")[-2:] for _, key in answers.asked]
     assert keys == [["c1", "1"], ["c2", "1"], ["c3", "1"], ["judge", "1"]]
     assert [body.get("seed") for body, _ in answers.asked] == [10, 11, 12, 10]
@@ -147,23 +149,23 @@ async def test_the_judge_names_the_best_candidate() -> None:
 
 @cases.each("said", ["", "none of them", "0", "4", "99999999999999"])
 async def test_a_judge_that_names_none_means_the_first(said: str) -> None:
-    found = await outcome(Answers(ended("a"), ended("b"), ended("c"), ended(said)), **RANK)
-    assert isinstance(found, Answer)
-    assert found.value == "a"
+    row_outcome = await outcome(Answers(ended("a"), ended("b"), ended("c"), ended(said)), **RANK)
+    assert isinstance(row_outcome, Answer)
+    assert row_outcome.value == "a"
 
 
 async def test_a_candidate_that_is_refused_is_left_out() -> None:
     lost = Rejected("some_code", "no")
     answers = Answers(lost, ended("b"), ended("c"), ended("2"))
-    found = await outcome(answers, **RANK)
-    assert isinstance(found, Answer)
-    assert (found.value, found.candidates) == ("c", 2)
-    found = await outcome(Answers(lost, ended("b"), lost), **RANK)
-    assert isinstance(found, Answer)
-    assert (found.value, found.candidates) == ("b", 1)
-    found = await outcome(Answers(lost, lost, lost), **RANK)
-    assert isinstance(found, Refusal)
-    assert found.reason == "some_code"
+    row_outcome = await outcome(answers, **RANK)
+    assert isinstance(row_outcome, Answer)
+    assert (row_outcome.value, row_outcome.candidates) == ("c", 2)
+    row_outcome = await outcome(Answers(lost, ended("b"), lost), **RANK)
+    assert isinstance(row_outcome, Answer)
+    assert (row_outcome.value, row_outcome.candidates) == ("b", 1)
+    row_outcome = await outcome(Answers(lost, lost, lost), **RANK)
+    assert isinstance(row_outcome, Refusal)
+    assert row_outcome.reason == "some_code"
 
 
 STORES = ["vs_" + "a" * 32, "vs_" + "b" * 32]
@@ -212,23 +214,27 @@ async def test_candidates_see_passages_and_the_judge_sees_none() -> None:
     cited = {"file_id": "file-1", "filename": "a.md", "index": 2}
     each = [ended(text)._replace(searched=True) for text in ("a", "b", "c")]
     answers = Answers(each[0], each[1]._replace(citations=(cited,)), each[2], ended("2"))
-    found = await outcome(answers, **RANK, retrieve={"stores": STORES})
-    assert isinstance(found, Answer)
-    assert (found.value, found.citations) == ("b", (cited,))
+    row_outcome = await outcome(answers, **RANK, retrieve={"stores": STORES})
+    assert isinstance(row_outcome, Answer)
+    assert (row_outcome.value, row_outcome.citations) == ("b", (cited,))
     assert ["tools" in body for body, _ in answers.asked] == [True, True, True, False]
 
 
 async def test_an_answer_without_a_search_is_none() -> None:
-    found = await outcome(Answers(ended('{"good": true}')), retrieve={"stores": STORES})
-    assert isinstance(found, Refusal)
-    assert (found.reason, found.response, found.input_tokens) == ("not_searched", "resp_1", 10)
+    row_outcome = await outcome(Answers(ended('{"good": true}')), retrieve={"stores": STORES})
+    assert isinstance(row_outcome, Refusal)
+    assert (row_outcome.reason, row_outcome.response, row_outcome.input_tokens) == (
+        "not_searched",
+        "resp_1",
+        10,
+    )
 
 
 async def test_citations_are_passed_on() -> None:
     cited = {"file_id": "file-1", "filename": "a.md", "index": 2}
-    found = await outcome(Answers(ended('{"good": true}')._replace(citations=(cited,))))
-    assert isinstance(found, Answer)
-    assert found.citations == (cited,)
+    row_outcome = await outcome(Answers(ended('{"good": true}')._replace(citations=(cited,))))
+    assert isinstance(row_outcome, Answer)
+    assert row_outcome.citations == (cited,)
 
 
 async def test_without_stores_no_tool_is_named() -> None:

@@ -15,8 +15,8 @@ GOOD = samples.file("reviews").decode()
 
 
 def checked(*files: Path) -> tuple[int, str]:
-    done = CliRunner().invoke(command.app, ["check", *map(str, files)])
-    return done.exit_code, done.output
+    invocation = CliRunner().invoke(command.app, ["check", *map(str, files)])
+    return invocation.exit_code, invocation.output
 
 
 @pytest.mark.parametrize("name", list(data.GENERATORS))
@@ -65,9 +65,9 @@ def test_check_stops_at_the_first_bad_file(tmp_path: Path) -> None:
 
 
 def test_an_example_that_is_none_is_refused_with_those_there_are() -> None:
-    done = CliRunner().invoke(command.app, ["example", "poems", "--kafka", "127.0.0.1:1"])
-    assert done.exit_code == 2
-    assert "reviews, anomalies" in done.output
+    invocation = CliRunner().invoke(command.app, ["example", "poems", "--kafka", "127.0.0.1:1"])
+    assert invocation.exit_code == 2
+    assert "reviews, anomalies" in invocation.output
 
 
 @pytest.mark.parametrize("since", ["yesterday", "2026-11-25T12:00:00"])
@@ -81,42 +81,42 @@ def test_a_replay_needs_a_time_with_a_zone(
         return progress.Progress({})
 
     monkeypatch.setattr("pipelines.progress.read", look)
-    done = CliRunner().invoke(
+    invocation = CliRunner().invoke(
         command.app, ["replay", str(file), "--kafka", "127.0.0.1:1", "--from", since]
     )
-    assert done.exit_code == 2
-    assert "--from" in done.output
+    assert invocation.exit_code == 2
+    assert "--from" in invocation.output
 
 
 def served(*words: str) -> tuple[int, str]:
     to = ["--kafka", "127.0.0.1:1", "--url", "http://127.0.0.1:1"]
-    done = CliRunner().invoke(command.app, ["serve", *words, *to])
-    return done.exit_code, done.output
+    invocation = CliRunner().invoke(command.app, ["serve", *words, *to])
+    return invocation.exit_code, invocation.output
 
 
 def test_the_view_says_what_keeps_it_from_starting(tmp_path: Path) -> None:
     good = tmp_path / "good.yaml"
     good.write_text(GOOD)
     assert served(str(good), str(good)) == (2, "pipelines: two of the files have the same name\n")
-    code, said = served(str(good), "--page", str(tmp_path))
+    code, response = served(str(good), "--page", str(tmp_path))
     assert code == 2
-    assert "npm run build" in said
+    assert "npm run build" in response
     for store, why in (
         ("https://ada:secret@h/d", "the password is in the file"),
         ("clickhouse://h/d", "expected http or https://"),
         ("https://h/d?ca_file=/none/ca", "No such file"),
     ):
-        code, said = served(str(good), "--store", store)
+        code, response = served(str(good), "--store", store)
         assert code == 2
-        assert said.startswith("pipelines: --store: ")
-        assert why in said
-        assert "secret" not in said
+        assert response.startswith("pipelines: --store: ")
+        assert why in response
+        assert "secret" not in response
     (tmp_path / "admin.html").write_text("page")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        code, said = served(str(good), "--page", str(tmp_path), "--port", port)
+        code, response = served(str(good), "--page", str(tmp_path), "--port", port)
     assert code == 1
-    assert "in use" in said
+    assert "in use" in response
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_a_sink_says_what_is_wrong_with_its_arguments(
     file = tmp_path / "p.yaml"
     file.write_bytes(samples.file("translation"))
     given = ["sink", str(file), *options, "--kafka", "127.0.0.1:1"]
-    done = CliRunner().invoke(command.app, given)
-    assert done.exit_code == 2
-    assert why in done.output
-    assert "secret" not in done.output
+    invocation = CliRunner().invoke(command.app, given)
+    assert invocation.exit_code == 2
+    assert why in invocation.output
+    assert "secret" not in invocation.output

@@ -29,13 +29,13 @@ def read(**changes: Any) -> definition.Pipeline:
 
 
 def test_the_smallest_file() -> None:
-    found = definition.parse(SMALL)
-    assert (found.input.format, found.input.start) == ("json", "earliest")
-    assert (found.batch.records, found.batch.seconds, found.concurrency) == (100, 5.0, 16)
-    assert (found.priority, found.temperature, found.attempts) == ("batch", 0.0, 2)
-    assert found.outputs == ["out", "dead"]
-    assert found.group == "tailrace.pipelines.small"
-    assert found.transactional_id(3) == "tailrace.pipelines.small.in.3"
+    pipeline = definition.parse(SMALL)
+    assert (pipeline.input.format, pipeline.input.start) == ("json", "earliest")
+    assert (pipeline.batch.records, pipeline.batch.seconds, pipeline.concurrency) == (100, 5.0, 16)
+    assert (pipeline.priority, pipeline.temperature, pipeline.attempts) == ("batch", 0.0, 2)
+    assert pipeline.outputs == ["out", "dead"]
+    assert pipeline.group == "tailrace.pipelines.small"
+    assert pipeline.transactional_id(3) == "tailrace.pipelines.small.in.3"
     assert read(alert={"topic": "hot", "when": "true"}).outputs == ["out", "hot", "dead"]
 
 
@@ -79,9 +79,13 @@ def without_prompt() -> dict[str, Any]:
 
 
 def test_a_row_is_asked_or_stored() -> None:
-    found = stored(alert={"topic": "hot", "when": "true"}, concurrency=3)
-    assert found.embed is not None
-    assert (found.prompt, found.embed.store, found.embed.attributes) == (None, STORE, {})
+    stored_row = stored(alert={"topic": "hot", "when": "true"}, concurrency=3)
+    assert stored_row.embed is not None
+    assert (stored_row.prompt, stored_row.embed.store, stored_row.embed.attributes) == (
+        None,
+        STORE,
+        {},
+    )
     asked = read(retrieve={"stores": [STORE]})
     assert asked.retrieve is not None
     assert (asked.retrieve.results, asked.retrieve.filters, asked.retrieve.score) == (5, None, None)

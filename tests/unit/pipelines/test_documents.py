@@ -21,12 +21,12 @@ def made(record: Any, **changes: Any) -> Document:
 
 
 def test_a_document_says_where_its_record_is() -> None:
-    found = made({"text": "größe"})
-    assert found == Document("in-2-5.txt", "größe".encode(), {"source": "in/2/5"})
+    document = made({"text": "größe"})
+    assert document == Document("in-2-5.txt", "größe".encode(), {"source": "in/2/5"})
 
 
 def test_name_and_attributes_are_of_the_record() -> None:
-    found = made(
+    document = made(
         {"text": "t", "id": 7, "price": 1.5, "new": True, "none": None},
         filename=" {{ record.id }}.md ",
         attributes={
@@ -37,8 +37,8 @@ def test_name_and_attributes_are_of_the_record() -> None:
             "who": "key ~ '!'",
         },
     )
-    assert found.filename == "7.md"
-    assert found.attributes == {
+    assert document.filename == "7.md"
+    assert document.attributes == {
         "source": "in/2/5",
         "id": 7,
         "price": 1.5,

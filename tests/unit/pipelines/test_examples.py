@@ -67,9 +67,9 @@ def test_planted_answers_are_answers(name: str) -> None:
         else:
             answer = each.planted if told.answer is not None else each.planted["text"]
             outcome = Answer(answer, "resp_1", "m")
-        written = rows.output_records(rows.read(record), outcome)
-        assert not written.dead
-        alerts += written.alerted
+        output = rows.output_records(rows.read(record), outcome)
+        assert not output.dead
+        alerts += output.alerted
     assert bool(alerts) is (told.alert is not None)
 
 

@@ -117,9 +117,9 @@ async def test_what_is_wrong_with_the_request_is_not(
     asked: Callable[..., Asked], status: int
 ) -> None:
     it = asked(refusal(status, "some_code"))
-    with pytest.raises(Rejected, match="because of some_code") as rejected:
+    with pytest.raises(Rejected, match="because of some_code") as error:
         await it.gateway.ask({}, "key")
-    assert rejected.value.code == "some_code"
+    assert error.value.code == "some_code"
     assert it.slept == []
 
 
@@ -233,13 +233,13 @@ def page(names: list[str], more: bool) -> httpx.Response:
 
 async def test_files_are_looked_for_until_all_are_found(asked: Callable[..., Asked]) -> None:
     it = asked(page(["f9", "f8"], more=True), page(["f7", "f6"], more=True))
-    found = await it.gateway.files_in_store(STORE, {"f8", "f7"})
-    assert found == {name: StoreFile(name, "completed") for name in ("f8", "f7")}
+    files = await it.gateway.files_in_store(STORE, {"f8", "f7"})
+    assert files == {name: StoreFile(name, "completed") for name in ("f8", "f7")}
     assert [request.url.params.get("after") for request in it.requests] == [None, "f8"]
     assert it.requests[0].url.params["limit"] == "100"
     it = asked(page(["f9", "f8"], more=True), page(["f7"], more=False))
-    found = await it.gateway.files_in_store(STORE, {"f8", "f1"})
-    assert (found["f8"].status, found["f1"].status) == ("completed", "gone")
+    files = await it.gateway.files_in_store(STORE, {"f8", "f1"})
+    assert (files["f8"].status, files["f1"].status) == ("completed", "gone")
 
 
 async def test_a_look_whose_place_in_the_list_is_gone_begins_again(
@@ -251,8 +251,8 @@ async def test_a_look_whose_place_in_the_list_is_gone_begins_again(
         httpx.Response(400, json={"error": lost}),
         page(["f7", "f6"], more=False),
     )
-    found = await it.gateway.files_in_store(STORE, {"f6"})
-    assert found["f6"].status == "completed"
+    files = await it.gateway.files_in_store(STORE, {"f6"})
+    assert files["f6"].status == "completed"
 
 
 async def test_too_many_uploads_hold_back_uploads_only(asked: Callable[..., Asked]) -> None:

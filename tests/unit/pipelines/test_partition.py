@@ -147,9 +147,9 @@ async def test_rows_are_committed_in_order_with_their_counts() -> None:
         await stage.until(lambda: stage.transactions.offset == 4)
     assert stage.transactions.places == [0, 1, 2, 3]
     assert [r.topic for r in stage.transactions.outputs] == ["out", "out", "dead", "out"]
-    done = decode(stage.transactions.metadata)
+    counts = decode(stage.transactions.metadata)
     mark = str(log.Mark.from_record(log.Record("in", 0, 3, 5, None, b'{"n": "x"}', ())))
-    assert done == Counts(
+    assert counts == Counts(
         4, answered=3, dead=1, requests=4, input_tokens=6, output_tokens=3, mark=mark
     )
 
@@ -190,8 +190,11 @@ async def test_a_row_with_any_headers_holds_no_other_one_back() -> None:
         stage.partition.add(sources)
         stage.take(len(sources) + 1)
         await stage.until(lambda: stage.transactions.offset == len(sources) + 2)
-    done = decode(stage.transactions.metadata)
-    assert (done.read, done.skipped) == (len(sources) + 2, sum(r.value is None for r in sources))
+    counts = decode(stage.transactions.metadata)
+    assert (counts.read, counts.skipped) == (
+        len(sources) + 2,
+        sum(r.value is None for r in sources),
+    )
 
 
 async def test_what_was_committed_before_is_passed_over() -> None:

@@ -38,17 +38,19 @@ def test_a_sample_reads_as_a_runner_does() -> None:
         record(3, b'{"wanted": true}'),
         record(4, b"{"),
     ]
-    found = plan.sample(Rows(pipeline()), records)
-    assert (found.records, found.row_share, found.characters) == (5, 0.4, 6.0)
-    assert found.first_error.startswith("offset 3: ")
+    sample = plan.sample(Rows(pipeline()), records)
+    assert (sample.records, sample.row_share, sample.characters) == (5, 0.4, 6.0)
+    assert sample.first_error.startswith("offset 3: ")
     assert plan.sample(Rows(pipeline()), []) == Sample(0, 1.0, 0.0)
 
 
 def test_without_answers_tokens_are_guessed_by_characters() -> None:
-    found = plan.estimate(pipeline(max_output_tokens=50), 100, 20, Sample(10, 0.5, 40.0), Counts())
-    assert (found.rows, found.found, found.requests) == (100, 20, 40)
-    assert (found.input_tokens, found.output_tokens, found.measured) == (400, 2_000, False)
-    assert found.cost(1.0, 10.0) == pytest.approx((400 + 20_000) / 1e6)
+    estimate = plan.estimate(
+        pipeline(max_output_tokens=50), 100, 20, Sample(10, 0.5, 40.0), Counts()
+    )
+    assert (estimate.rows, estimate.found, estimate.requests) == (100, 20, 40)
+    assert (estimate.input_tokens, estimate.output_tokens, estimate.measured) == (400, 2_000, False)
+    assert estimate.cost(1.0, 10.0) == pytest.approx((400 + 20_000) / 1e6)
 
 
 def test_rows_of_a_store_have_no_answers() -> None:
@@ -62,21 +64,21 @@ def test_rows_of_a_store_have_no_answers() -> None:
     stored = definition.parse(yaml.safe_dump(told))
     sample = plan.sample(Rows(stored), [record(0, b'{"text": "four"}'), record(1, b"{}")])
     assert (sample.row_share, sample.characters) == (0.5, 4.0)
-    found = plan.estimate(stored, 10, 0, sample, Counts(answered=10))
-    assert (found.requests, found.input_tokens, found.output_tokens) == (5, 5, 0)
-    assert not found.measured
+    estimate = plan.estimate(stored, 10, 0, sample, Counts(answered=10))
+    assert (estimate.requests, estimate.input_tokens, estimate.output_tokens) == (5, 5, 0)
+    assert not estimate.measured
 
 
 def test_with_answers_tokens_are_as_before() -> None:
-    done = Counts(answered=10, input_tokens=70, output_tokens=30)
-    found = plan.estimate(pipeline(), 100, 0, Sample(10, 1.0, 40.0), done)
-    assert (found.input_tokens, found.output_tokens, found.measured) == (700, 300, True)
+    counts = Counts(answered=10, input_tokens=70, output_tokens=30)
+    estimate = plan.estimate(pipeline(), 100, 0, Sample(10, 1.0, 40.0), counts)
+    assert (estimate.input_tokens, estimate.output_tokens, estimate.measured) == (700, 300, True)
 
 
 def test_a_ranked_row_takes_its_candidates_and_a_judge() -> None:
     ranked = pipeline(rank={"candidates": 3, "judge": {"user": "x"}}, max_output_tokens=10)
-    found = plan.estimate(ranked, 10, 0, Sample(1, 1.0, 4.0), Counts())
-    assert (found.requests, found.input_tokens, found.output_tokens) == (40, 40, 400)
+    estimate = plan.estimate(ranked, 10, 0, Sample(1, 1.0, 4.0), Counts())
+    assert (estimate.requests, estimate.input_tokens, estimate.output_tokens) == (40, 40, 400)
 
 
 def test_more_found_than_there_are_rows_is_nothing_to_ask() -> None:

@@ -52,10 +52,10 @@ async def look(offsets: FakeOffsets, start: str = "earliest") -> progress.Progre
 
 async def test_nothing_is_done_before_the_first_commit() -> None:
     offsets = FakeOffsets()
-    found = await look(offsets)
+    progress = await look(offsets)
     assert offsets.group == "tailrace.pipelines.small"
-    assert (found.lag, found.done) == (60, Counts())
-    assert found.eta_s is None
+    assert (progress.lag, progress.done) == (60, Counts())
+    assert progress.eta_s is None
 
 
 async def test_a_group_that_begins_with_what_comes_has_nothing_to_do_yet() -> None:
@@ -69,9 +69,9 @@ async def test_counts_of_all_partitions_add_up() -> None:
         ("in", 1): (20, Counts(read=20, answered=20, alerted=2).encode()),
         ("other", 0): (7, Counts(read=7).encode()),
     }
-    found = await look(offsets)
-    assert (found.lag, found.done) == (20, Counts(read=40, answered=39, dead=1, alerted=2))
-    members = found._replace(rate=4.0).members()
+    progress = await look(offsets)
+    assert (progress.lag, progress.done) == (20, Counts(read=40, answered=39, dead=1, alerted=2))
+    members = progress._replace(rate=4.0).members()
     assert (members["lag"], members["rows_per_s"], members["eta_s"]) == (20, 4.0, 5.0)
     assert members["partitions"] == {
         0: {"committed": 30, "end": 50},
@@ -83,10 +83,10 @@ async def test_counts_of_all_partitions_add_up() -> None:
 async def test_what_the_topic_lost_is_no_lag() -> None:
     offsets = FakeOffsets()
     offsets.by_partition = {("in", 0): (3, ""), ("in", 1): (99, "")}
-    found = await look(offsets)
-    assert found.by_partition[0].committed == 10
-    assert found.by_partition[1].committed == 20
-    assert found.lag == 40
+    progress = await look(offsets)
+    assert progress.by_partition[0].committed == 10
+    assert progress.by_partition[1].committed == 20
+    assert progress.lag == 40
 
 
 async def test_a_rate_is_that_of_two_looks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,6 +98,6 @@ async def test_a_rate_is_that_of_two_looks(monkeypatch: pytest.MonkeyPatch) -> N
         offsets.by_partition = {("in", 0): (35, Counts(read=25).encode())}
 
     monkeypatch.setattr("pipelines.progress.asyncio.sleep", later)
-    found = await progress.read_with_rate(pipeline(), cast(Offsets, offsets))
-    assert found.rate == 15 / progress.WATCH_S
-    assert found.eta_s == found.lag / 5.0
+    state = await progress.read_with_rate(pipeline(), cast(Offsets, offsets))
+    assert state.rate == 15 / progress.WATCH_S
+    assert state.eta_s == state.lag / 5.0

@@ -37,22 +37,24 @@ def record(value: bytes | None = b'{"text": "Hi", "how": "brief"}', **changes: A
 
 
 def test_a_row_is_asked_with_what_the_record_says() -> None:
-    found = made()
-    row = found.read(record(headers=(("h", b"v"),)))
+    pipeline_rows = made()
+    row = pipeline_rows.read(record(headers=(("h", b"v"),)))
     assert row.place == "in/2/5/9"
     assert row.values["headers"] == {"h": "v"}
     assert (row.values["partition"], row.values["offset"], row.values["timestamp"]) == (2, 5, 9)
-    assert found.question(row) == [
+    assert pipeline_rows.question(row) == [
         {"role": "system", "content": "Be brief."},
         {"role": "user", "content": "Hi of k"},
     ]
 
 
 def test_records_may_be_text() -> None:
-    found = made(input={"topic": "in", "format": "text"}, prompt={"user": "{{ record }}"})
-    assert found.question(found.read(record("grüß".encode())))[0]["content"] == "grüß"
+    pipeline_rows = made(input={"topic": "in", "format": "text"}, prompt={"user": "{{ record }}"})
+    assert (
+        pipeline_rows.question(pipeline_rows.read(record("grüß".encode())))[0]["content"] == "grüß"
+    )
     with pytest.raises(Unusable, match="UTF-8"):
-        found.read(record(b"\xff"))
+        pipeline_rows.read(record(b"\xff"))
 
 
 @cases.each("value", [b"", b"{", b'{"a": \xff}', b"[" * 100_000])
@@ -62,13 +64,13 @@ def test_what_is_no_json_is_unusable(value: bytes) -> None:
 
 
 def test_tombstones_and_rows_that_are_not_wanted_are_passed_over() -> None:
-    found = made(where="record.text != 'Hi'")
+    pipeline_rows = made(where="record.text != 'Hi'")
     for each in (record(), record(None)):
         with pytest.raises(Skipped):
-            found.read(each)
-    assert found.read(record(b'{"text": "Ho"}')).values["record"] == {"text": "Ho"}
+            pipeline_rows.read(each)
+    assert pipeline_rows.read(record(b'{"text": "Ho"}')).values["record"] == {"text": "Ho"}
     with pytest.raises(Unusable):
-        found.read(record(b"{}"))
+        pipeline_rows.read(record(b"{}"))
 
 
 def test_an_output_says_the_answer_and_where_it_comes_from() -> None:
@@ -105,11 +107,11 @@ def of_store(**changes: Any) -> Rows:
 
 
 def test_an_output_of_a_store_says_the_file_and_where_it_comes_from() -> None:
-    found = of_store()
-    row = found.read(record())
-    assert found.document(row).text == b"Hi!"
-    assert found.length(row) == 3
-    [output] = found.output_records(row, StoredFile("file-1", STORE, 4)).records
+    store_rows = of_store()
+    row = store_rows.read(record())
+    assert store_rows.document(row).text == b"Hi!"
+    assert store_rows.length(row) == 3
+    [output] = store_rows.output_records(row, StoredFile("file-1", STORE, 4)).records
     revision = (dict(output.headers)[rows.PIPELINE] or b"").decode().partition("/")[2]
     assert json.loads(output.value or b"") == {
         "file": "file-1",
@@ -123,9 +125,9 @@ def test_an_output_of_a_store_says_the_file_and_where_it_comes_from() -> None:
 
 def test_expressions_see_what_was_stored() -> None:
     alert = {"topic": "hot", "when": "answer.passages > 3"}
-    found = of_store(output={"topic": "out", "key": "answer.file"}, alert=alert)
-    written = found.output_records(found.read(record()), StoredFile("file-1", STORE, 4))
-    assert [(each.topic, each.key) for each in written.records] == [
+    store_rows = of_store(output={"topic": "out", "key": "answer.file"}, alert=alert)
+    output = store_rows.output_records(store_rows.read(record()), StoredFile("file-1", STORE, 4))
+    assert [(each.topic, each.key) for each in output.records] == [
         ("out", b"file-1"),
         ("hot", b"file-1"),
     ]
@@ -136,11 +138,11 @@ def test_expressions_see_what_was_stored() -> None:
 
 
 def test_citations_are_in_the_output_where_there_are_any() -> None:
-    found = made(output={"topic": "out"}, alert={"topic": "hot", "when": "not citations"})
-    row = found.read(record())
-    cited = found.output_records(row, Answer("yes", "resp_1", "m", citations=(CITED,)))
+    pipeline_rows = made(output={"topic": "out"}, alert={"topic": "hot", "when": "not citations"})
+    row = pipeline_rows.read(record())
+    cited = pipeline_rows.output_records(row, Answer("yes", "resp_1", "m", citations=(CITED,)))
     assert json.loads(cited.records[0].value or b"")["citations"] == [CITED]
-    none = found.output_records(row, Answer("yes", "resp_1", "m"))
+    none = pipeline_rows.output_records(row, Answer("yes", "resp_1", "m"))
     assert "citations" not in json.loads(none.records[0].value or b"")
     assert (cited.alerted, none.alerted) == (False, True)
 
@@ -174,9 +176,9 @@ def test_key_and_value_may_be_expressions() -> None:
 def test_an_answer_that_does_not_go_with_the_file_is_a_dead_letter(
     changes: dict[str, Any], answer: dict[str, Any]
 ) -> None:
-    found = made(**changes)
-    row = found.read(record(b'{"text": "Hi", "how": "", "list": [1]}'))
-    written = found.output_records(row, Answer(answer, "resp_1", "m", 3, 4))
+    pipeline_rows = made(**changes)
+    row = pipeline_rows.read(record(b'{"text": "Hi", "how": "", "list": [1]}'))
+    written = pipeline_rows.output_records(row, Answer(answer, "resp_1", "m", 3, 4))
     [letter] = written.records
     assert written.dead
     assert not written.alerted
@@ -227,14 +229,18 @@ def size_on_the_wire(found: Outgoing) -> int:
 def test_every_record_that_kafka_takes_becomes_records_that_a_broker_takes() -> None:
     """A header without a value ended the runner with a TypeError, and again after each restart. A
     dead letter that its headers or its key made too large was refused by the broker for ever."""
-    found = made(where="record.text is defined", prompt={"user": "{{ record.text }} {{ headers }}"})
+    pipeline_rows = made(
+        where="record.text is defined", prompt={"user": "{{ record.text }} {{ headers }}"}
+    )
     for source in odd_values.records():
-        written = [found.dead(source, Refusal("internal", "d" * 5_000, "resp_1")).records]
+        written = [pipeline_rows.dead(source, Refusal("internal", "d" * 5_000, "resp_1")).records]
         with contextlib.suppress(Skipped, Unusable):
-            row = found.read(source)
-            found.length(row)
+            row = pipeline_rows.read(source)
+            pipeline_rows.length(row)
             written.append(
-                found.output_records(row, Answer(row.values["record"]["text"], "r", "m")).records
+                pipeline_rows.output_records(
+                    row, Answer(row.values["record"]["text"], "r", "m")
+                ).records
             )
         for each in itertools.chain(*written):
             assert size_on_the_wire(each) <= 1 << 20

@@ -95,14 +95,14 @@ def test_an_example_names_the_store_that_was_made(
     monkeypatch.setattr(samples, "store", lambda *_: MADE)
     words = ["example", name, "--kafka", "127.0.0.1:1", "--records", "0"]
     for given in (["--url", "http://x"], ["--credential-file", str(credential)]):
-        done = CliRunner().invoke(command.app, [*words, *given])
-        assert done.exit_code == 2
-        assert "--url and --credential-file" in done.output
+        invocation = CliRunner().invoke(command.app, [*words, *given])
+        assert invocation.exit_code == 2
+        assert "--url and --credential-file" in invocation.output
     gateway = ["--url", "http://x", "--credential-file", str(credential)]
     monkeypatch.setattr(log, "create_topics", created)
-    done = CliRunner().invoke(command.app, [*words, *gateway])
-    assert done.exit_code == 0, done.output
-    told = definition.parse(Path(f"{name}.yaml").read_bytes())
+    invocation = CliRunner().invoke(command.app, [*words, *gateway])
+    assert invocation.exit_code == 0, invocation.output
+    pipeline = definition.parse(Path(f"{name}.yaml").read_bytes())
     assert MADE in yaml.safe_dump(yaml.safe_load(Path(f"{name}.yaml").read_text()))
-    assert told.name == name
-    assert asked == [told.input.topic, *told.outputs]
+    assert pipeline.name == name
+    assert asked == [pipeline.input.topic, *pipeline.outputs]

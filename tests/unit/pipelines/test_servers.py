@@ -33,15 +33,15 @@ def test_a_url_says_where_and_who_and_which_files() -> None:
     ],
 )
 def test_another_text_is_refused_and_not_repeated(text: str) -> None:
-    with pytest.raises(ValueError, match=r"expected|password_file") as refused:
+    with pytest.raises(ValueError, match=r"expected|password_file") as error:
         servers.parse(text)
-    assert "secret" not in str(refused.value)
+    assert "secret" not in str(error.value)
 
 
 def test_the_scheme_of_a_search_server_has_that_of_its_requests_behind_it() -> None:
     schemes = ("opensearch+http", "opensearch+https")
-    found = servers.parse("opensearch+https://h:9200/i", schemes=schemes)
-    assert (found.url, found.name) == ("https://h:9200/", "i")
+    address = servers.parse("opensearch+https://h:9200/i", schemes=schemes)
+    assert (address.url, address.name) == ("https://h:9200/", "i")
     with pytest.raises(ValueError, match="expected http or https"):
         servers.parse("opensearch+https://h:9200/i")
     with pytest.raises(ValueError, match="expected opensearch"):

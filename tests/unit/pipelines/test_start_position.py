@@ -86,8 +86,8 @@ async def test_after_a_rollback_it_begins_anew_without_rows_that_have_an_output(
     place = stage.answer(0)
     stage.put(*later)
     with caplog.at_level(logging.WARNING):
-        found = await stage.begin()
-    assert found == Beginning(0, Counts(read=4, look_until=4), frozenset({place}), reset=True)
+        beginning = await stage.begin()
+    assert beginning == Beginning(0, Counts(read=4, look_until=4), frozenset({place}), reset=True)
     assert "partition 0 does not hold what was read below offset 4" in caplog.text
 
 
@@ -97,8 +97,8 @@ async def test_a_pipeline_that_began_at_the_end_asks_about_no_older_rows_after_a
     stage.commit(4)
     stage.roll_back(to=2)
     stage.put(7, 8)
-    found = await stage.begin()
-    assert (found.offset, found.reset) == (2, True)
+    beginning = await stage.begin()
+    assert (beginning.offset, beginning.reset) == (2, True)
 
 
 async def test_rows_that_retention_took_are_counted(caplog: pytest.LogCaptureFixture) -> None:

@@ -125,9 +125,9 @@ async def test_without_redis_it_serves_until_it_is_told_to_stop(push: app.Push) 
 
 async def test_a_refused_watch_socket_has_an_id_and_the_security_headers(push: app.Push) -> None:
     async with running(push) as (port, _, _):
-        with pytest.raises(websockets.InvalidStatus) as refused:
+        with pytest.raises(websockets.InvalidStatus) as error:
             await websockets.connect(f"ws://127.0.0.1:{port}/v1/watch")
-        response = refused.value.response
+        response = error.value.response
         assert response.status_code == 401
         assert response.headers["x-request-id"].startswith("req_")
         assert response.headers["x-content-type-options"] == "nosniff"

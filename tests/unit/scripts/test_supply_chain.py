@@ -125,9 +125,9 @@ def test_the_audit_names_what_is_vulnerable(
 ) -> None:
     monkeypatch.setattr(Database, "vulnerable", "starlette")
     assert supply_chain.main(["audit", "--database", database]) == 1
-    said = capsys.readouterr().out
-    assert "starlette" in said
-    assert "CVE-1" in said
+    output = capsys.readouterr().out
+    assert "starlette" in output
+    assert "CVE-1" in output
     monkeypatch.setattr(Database, "vulnerable", "")
     assert supply_chain.main(["audit", "--database", database]) == 0
     assert "0 findings" in capsys.readouterr().out

@@ -100,7 +100,7 @@ async def running(
     memory = memory or MemoryLog(partitions=1)
     if engine is None and "TAILRACE_ENGINE" not in env:
         engine = Engine()
-    chosen = settings.worker(
+    worker_settings = settings.worker(
         {
             "TAILRACE_ENGINE": "scripted",
             "TAILRACE_MODEL_NAME": MODEL,
@@ -109,8 +109,8 @@ async def running(
             **env,
         }
     )
-    made = App(
-        chosen,
+    process = App(
+        worker_settings,
         engine,
         Connections(
             writer=memory.writer(),
@@ -123,9 +123,9 @@ async def running(
             redis_cache=RedisStore(AWAY),
         ),
     )
-    task = asyncio.create_task(made.run())
+    task = asyncio.create_task(process.run())
     try:
-        yield Running(memory, engine, made, task)
+        yield Running(memory, engine, process, task)
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
@@ -267,9 +267,9 @@ async def test_an_engine_that_dies_ends_the_worker_without_yield_or_commit() -> 
         request = it.ask(metadata=cues(50, script_fault="engine_death", script_fault_at="5"))
         assert await it.exit_code() == 1
         assert it.app.status.detail == "the engine died"
-        found = answer(it.memory, request.rid)
-        assert found.kinds[-1] == "Tok"
-        assert found.fold.phase is fold.Phase.LIVE
+        response = answer(it.memory, request.rid)
+        assert response.kinds[-1] == "Tok"
+        assert response.fold.phase is fold.Phase.LIVE
         assert it.committed() <= 0
 
 
@@ -342,9 +342,9 @@ async def test_a_worker_whose_log_was_replaced_ends_with_an_error() -> None:
         request = it.ask(metadata=cues(3))
         await eventually(lambda: it.committed() == 1, "served")
         it.memory.replace("two")
-        with pytest.raises(ExceptionGroup) as raised:
+        with pytest.raises(ExceptionGroup) as error:
             await it.exit_code()
-        assert raised.group_contains(log.LogChanged)
+        assert error.group_contains(log.LogChanged)
         assert it.engine.stopped
         assert answer(it.memory, request.rid).kinds == []
 

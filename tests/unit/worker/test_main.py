@@ -12,6 +12,6 @@ def test_a_misconfigured_worker_says_which_variable_in_one_line_and_exits_2(
 ) -> None:
     monkeypatch.setenv("TAILRACE_ENGINE", "ftp://nowhere")
     assert program.main() == 2
-    said = capsys.readouterr().err
-    assert said.startswith("worker: TAILRACE_ENGINE: ")
-    assert said.count("\n") == 1
+    output = capsys.readouterr().err
+    assert output.startswith("worker: TAILRACE_ENGINE: ")
+    assert output.count("\n") == 1

@@ -20,9 +20,9 @@ from tests.support.results_contract import RESULT, TOPIC, T, change
 def opened(server: DatabaseServer, tmp_path: Path) -> Iterator[clickhouse.ClickHouse]:
     (tmp_path / "password").write_text("first\n")
     url = f"http://ada@{server.host}/results?password_file={tmp_path / 'password'}"
-    made = clickhouse.ClickHouse(servers.parse(url))
-    yield made
-    made.close()
+    database = clickhouse.ClickHouse(servers.parse(url))
+    yield database
+    database.close()
 
 
 def test_tables_come_first_then_rows_and_last_the_position_behind_them(
@@ -91,9 +91,9 @@ def test_an_answer_that_is_no_success_is_an_error_with_its_code_and_without_rows
     status: int, wanted: type[Exception], opened: clickhouse.ClickHouse, server: DatabaseServer
 ) -> None:
     server.statuses = [status]
-    with pytest.raises(wanted, match=f"{status}, code 241") as refused:
+    with pytest.raises(wanted, match=f"{status}, code 241") as error:
         opened.fold(RESULT, TOPIC, 0, [change(0, 1)], Position(1))
-    assert SECRET.decode() not in str(refused.value)
+    assert SECRET.decode() not in str(error.value)
 
 
 def test_a_server_that_is_away_is_unavailable() -> None:

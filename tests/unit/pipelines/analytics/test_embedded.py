@@ -19,9 +19,9 @@ from pipelines.analytics import embedded
 
 @pytest.fixture
 def opened(tmp_path: Path) -> Iterator[embedded.Store]:
-    made = embedded.Store(tmp_path / "a.duckdb")
-    yield made
-    made.close()
+    result_store = embedded.Store(tmp_path / "a.duckdb")
+    yield result_store
+    result_store.close()
 
 
 class TestEmbedded(ResultStoreContract):
@@ -39,11 +39,11 @@ def test_a_batch_that_fails_leaves_neither_rows_nor_position(opened: embedded.St
 
 def test_a_file_is_opened_again_with_what_it_had(tmp_path: Path) -> None:
     for folded in range(2):
-        made = embedded.Store(tmp_path / "a.duckdb")
-        assert made.positions() == ({(TOPIC, 0): Position(1)} if folded else {})
-        made.fold(RESULT, TOPIC, 0, [change(0, 1)], Position(1))
-        assert made.rows(RESULT) == {(T, "m"): row(1)}
-        made.close()
+        result_store = embedded.Store(tmp_path / "a.duckdb")
+        assert result_store.positions() == ({(TOPIC, 0): Position(1)} if folded else {})
+        result_store.fold(RESULT, TOPIC, 0, [change(0, 1)], Position(1))
+        assert result_store.rows(RESULT) == {(T, "m"): row(1)}
+        result_store.close()
 
 
 PANELS = json.loads((programs.HERE / "dashboard.json").read_text())["panels"]

@@ -46,14 +46,14 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     subprocess.run([javac, "-d", classes, source], check=True, timeout=60)
     addresses = [LOGIN, PLAIN, QUOTE, *REFUSED]
     command = [str(java), "-cp", str(classes), "KafkaLogin", *addresses]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-    return dict(zip(addresses, done.stdout.removesuffix("\n\n").split("\n\n"), strict=True))
+    process = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    return dict(zip(addresses, process.stdout.removesuffix("\n\n").split("\n\n"), strict=True))
 
 
 def options(printed: str) -> dict[str, str]:
     """Of `'properties.NAME' = 'VALUE'` lines, as Flink reads them."""
-    found = re.findall(r"'properties\.(.+?)' = '((?:[^']|'')*)'(?:,\n|$)", printed)
-    return {name: value.replace("''", "'") for name, value in found}
+    matches = re.findall(r"'properties\.(.+?)' = '((?:[^']|'')*)'(?:,\n|$)", printed)
+    return {name: value.replace("''", "'") for name, value in matches}
 
 
 def test_a_login_names_files_and_holds_no_password(printed: dict[str, str]) -> None:

@@ -23,14 +23,14 @@ def _bytes(value: object) -> bytes | None:
 
 def test_a_record_is_a_key_and_values_with_times_in_ms() -> None:
     said = {"minute": MINUTE, "responses": 3, "failed": 1, "per_second": 0.05, "peak": 2}
-    found = results.parse_change(jobs.REQUEST_MINUTES, record({"minute": MINUTE}, said, 7))
-    assert found == results.Change(0, 7, (MS,), (3, 1, 0.05, 2))
+    change = results.parse_change(jobs.REQUEST_MINUTES, record({"minute": MINUTE}, said, 7))
+    assert change == results.Change(0, 7, (MS,), (3, 1, 0.05, 2))
 
 
 def test_fractions_of_a_second_are_kept() -> None:
     key = {"issuer": "i", "tenant": "", "subject": "s", "began": "2026-11-25T18:21:00.314Z"}
-    found = results.parse_change(jobs.SESSIONS, record(key, None))
-    assert found == results.Change(0, 0, ("i", "", "s", MS + 314), None)
+    change = results.parse_change(jobs.SESSIONS, record(key, None))
+    assert change == results.Change(0, 0, ("i", "", "s", MS + 314), None)
 
 
 def test_garbage_is_no_change() -> None:
@@ -44,16 +44,16 @@ def change(offset: int, key: str, responses: int | None) -> results.Change:
 
 
 def test_the_last_change_of_a_key_counts() -> None:
-    found = [change(0, "a", 1), change(1, "b", 1), change(2, "a", 2), change(3, "b", None)]
-    assert results.rows(found) == {("a",): (2, 0, 0.0, 0)}
+    changes = [change(0, "a", 1), change(1, "b", 1), change(2, "a", 2), change(3, "b", None)]
+    assert results.rows(changes) == {("a",): (2, 0, 0.0, 0)}
 
 
 def test_a_count_that_was_taken_back_is_named() -> None:
-    found = [change(0, "a", 2), change(1, "b", 1), change(2, "a", 2)]
-    assert results.regressions(jobs.REQUEST_MINUTES, found) == []
-    (line,) = results.regressions(jobs.REQUEST_MINUTES, [*found, change(3, "a", 1)])
+    changes = [change(0, "a", 2), change(1, "b", 1), change(2, "a", 2)]
+    assert results.regressions(jobs.REQUEST_MINUTES, changes) == []
+    (line,) = results.regressions(jobs.REQUEST_MINUTES, [*changes, change(3, "a", 1)])
     assert line == "('a',) at 3: 2, then 1"
-    assert len(results.regressions(jobs.REQUEST_MINUTES, [*found, change(3, "b", None)])) == 1
+    assert len(results.regressions(jobs.REQUEST_MINUTES, [*changes, change(3, "b", None)])) == 1
 
 
 def test_a_change_has_values_that_every_store_can_hold() -> None:
@@ -70,8 +70,8 @@ def test_a_change_has_values_that_every_store_can_hold() -> None:
         source = record({"minute": odd["minute"]}, odd)
         assert results.parse_change(jobs.REQUEST_MINUTES, source) is None, (name, value)
     bare = dict.fromkeys(said) | {"minute": MINUTE}
-    found = results.parse_change(jobs.REQUEST_MINUTES, record({"minute": MINUTE}, bare))
-    assert found == results.Change(0, 0, (MS,), (None,) * 4)
+    change = results.parse_change(jobs.REQUEST_MINUTES, record({"minute": MINUTE}, bare))
+    assert change == results.Change(0, 0, (MS,), (None,) * 4)
     for odd_record in odd_values.records():
         for result in jobs.RESULTS:
             assert results.parse_change(result, odd_record) is None

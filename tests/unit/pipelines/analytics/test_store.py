@@ -102,9 +102,9 @@ async def test_a_store_that_is_away_loses_no_batch(
     await store.run(away, "k:1", "t", once=True)
     assert topics.began == [{("t.sessions", 0): Position(4)}]
     assert away.folded == [("sessions", 0, 5), ("sessions", 0, 7)]
-    said = capsys.readouterr().err
-    assert said.count("away") == 3
-    assert "1 records are not results and left out, from t.sessions/0/6 on" in said
+    output = capsys.readouterr().err
+    assert output.count("away") == 3
+    assert "1 records are not results and left out, from t.sessions/0/6 on" in output
     assert away.released == 3  # before it waits for anything, and behind each batch
 
 

@@ -48,13 +48,13 @@ def test_of_several_copies_the_first_in_its_partition_counts() -> None:
 
 
 def test_a_minute_has_the_records_that_were_written_in_it() -> None:
-    found = [
+    bills = [
         bill("a", T),
         bill("b", T + 59_999, cost_nano=None),
         bill("c", T + 60_000),
         bill("d", T, model="other"),
     ]
-    assert twins.usage_minutes(found) == {
+    assert twins.usage_minutes(bills) == {
         (T, "m", "acme"): (2, 6, 10, 2, 10, 1),
         (T + 60_000, "m", "acme"): (1, 3, 5, 1, 10, 1),
         (T, "other", "acme"): (1, 3, 5, 1, 10, 1),
@@ -62,17 +62,17 @@ def test_a_minute_has_the_records_that_were_written_in_it() -> None:
 
 
 def test_a_peak_is_the_busiest_second() -> None:
-    found = [bill("a", T), bill("b", T + 999), bill("c", T + 1_000, status="failed")]
-    assert twins.request_minutes(found) == {(T,): (3, 1, 3 / 60, 2)}
+    bills = [bill("a", T), bill("b", T + 999), bill("c", T + 1_000, status="failed")]
+    assert twins.request_minutes(bills) == {(T,): (3, 1, 3 / 60, 2)}
 
 
 def test_percentiles_leave_out_what_has_no_time() -> None:
-    found = [
+    bills = [
         bill("a", T, first_token_ms=10, inter_token_ms=2.0),
         bill("b", T, first_token_ms=20),
         bill("c", T),
     ]
-    assert twins.latency_minutes(found) == {
+    assert twins.latency_minutes(bills) == {
         (T, "m"): (2, 15.0, 19.5, 19.9, 1, 2.0, 2.0, 2.0),
     }
     assert twins.latency_minutes([bill("c", T)])[T, "m"] == (0, None, None, None) * 2
@@ -90,14 +90,14 @@ def test_a_percentile_lies_between_its_neighbours(
 
 def test_a_pause_of_the_gap_begins_a_session() -> None:
     """In whole seconds, as the query counts."""
-    found = [
+    bills = [
         bill("a", T),
         bill("b", T + 3_999),
         bill("c", T + 7_999),
         bill("d", T + 100, "ben"),
     ]
     ada, ben = ("https://tests", "acme", "ada"), ("https://tests", "acme", "ben")
-    assert twins.sessions(found, 4) == {
+    assert twins.sessions(bills, 4) == {
         (*ada, T): (T + 3_999, 2, 6, 10, 20),
         (*ada, T + 7_999): (T + 7_999, 1, 3, 5, 10),
         (*ben, T + 100): (T + 100, 1, 3, 5, 10),

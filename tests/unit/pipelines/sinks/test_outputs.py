@@ -51,15 +51,15 @@ def test_an_output_stands_under_its_source_with_its_offset_as_version() -> None:
     ],
 )
 def test_a_value_without_an_answer_is_the_answer(value: Any, answer: Any) -> None:
-    found = of_record(record(value))
-    assert (found.answer, found.model) == (answer, "")
+    output = of_record(record(value))
+    assert (output.answer, output.model) == (answer, "")
 
 
 def test_a_dead_letter_has_its_reason_and_its_input_as_text() -> None:
     headers = [*HEADERS, ("tailrace-reason", b"schema"), ("tailrace-detail", b"at $.a")]
-    found = of_record(record({"answer": "of the input, not of a model"}, headers))
-    assert (found.answer, found.reason, found.detail) == (None, "schema", "at $.a")
-    assert json.loads(found.input) == {"answer": "of the input, not of a model"}
+    output = of_record(record({"answer": "of the input, not of a model"}, headers))
+    assert (output.answer, output.reason, output.detail) == (None, "schema", "at $.a")
+    assert json.loads(output.input) == {"answer": "of the input, not of a model"}
     assert of_record(record(None, headers)).input == ""
 
 

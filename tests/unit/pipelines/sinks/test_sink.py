@@ -31,9 +31,9 @@ def target(request: pytest.FixtureRequest, server: DatabaseServer) -> Iterator[T
 
 @pytest.fixture
 def index(server: DatabaseServer) -> Iterator[Target]:
-    made = sink.open_target(f"opensearch+http://{server.host}/name", PIPELINE, "output")
-    yield made
-    made.close()
+    target = sink.open_target(f"opensearch+http://{server.host}/name", PIPELINE, "output")
+    yield target
+    target.close()
 
 
 @pytest.fixture
@@ -157,9 +157,9 @@ async def test_a_row_that_is_refused_ends_a_strict_sink_before_the_commit(
 ) -> None:
     put(memory, 0, 2)
     server.items[source(2)] = [(400, "mapper_parsing_exception")]
-    with pytest.raises(sink.RowRefused, match="out/0/1: mapper_parsing_exception") as refused:
+    with pytest.raises(sink.RowRefused, match="out/0/1: mapper_parsing_exception") as error:
         await new(memory, index, strict=True).run(once=True)
-    assert "secret" not in str(refused.value)
+    assert "secret" not in str(error.value)
     assert committed(memory) == {}
 
 
@@ -210,9 +210,9 @@ async def test_a_commit_without_an_answer_is_made_later(
 
 def test_the_url_says_which_database_and_the_group_names_it_without_the_user() -> None:
     search = "opensearch+https://ada@h:9200/reviews?password_file=/p"
-    found = sink.open_target("opensearch+http://h:9200/i", PIPELINE, "output")
-    assert isinstance(found, opensearch.Index)
-    found.close()
+    target = sink.open_target("opensearch+http://h:9200/i", PIPELINE, "output")
+    assert isinstance(target, opensearch.Index)
+    target.close()
     table = sink.open_target("http://h/d", definition.parse(samples.file("reviews")), "dead")
     assert isinstance(table, clickhouse.Table)
     table.close()

@@ -78,9 +78,9 @@ def test_each_document_of_an_answer_is_judged_for_itself(
     kinds = [(429, "rejected"), (503, "unavailable"), (400, "mapper_parsing_exception")]
     for number, said in enumerate(kinds, 1):
         server.items[row(number).source] = [said]
-    found = index.write([row(number) for number in range(5)])
-    assert found.retries == (row(1), row(2))
-    assert found.rejections == ((row(3), "mapper_parsing_exception"),)
+    write_result = index.write([row(number) for number in range(5)])
+    assert write_result.retries == (row(1), row(2))
+    assert write_result.rejections == ((row(3), "mapper_parsing_exception"),)
     assert set(server.rows) == {row(0).source, row(4).source}
 
 
@@ -118,9 +118,9 @@ def test_an_answer_that_is_no_success_has_its_status_and_no_rows(
     status: int, wanted: type[Exception], index: opensearch.Index, server: DatabaseServer
 ) -> None:
     server.statuses = [status]
-    with pytest.raises(wanted, match=str(status)) as refused:
+    with pytest.raises(wanted, match=str(status)) as error:
         index.write([row(1)])
-    assert SECRET.decode() not in str(refused.value)
+    assert SECRET.decode() not in str(error.value)
 
 
 @pytest.mark.parametrize(

@@ -66,9 +66,9 @@ def made(gateway: FakeGateway) -> Callers:
 @pytest.fixture
 async def admin() -> AsyncIterator[tuple[Callers, FakeGateway]]:
     gateway = FakeGateway(who("read", "admin"))
-    found = made(gateway)
-    yield found, gateway
-    await found.close()
+    callers = made(gateway)
+    yield callers, gateway
+    await callers.close()
 
 
 async def test_the_gateway_is_asked_once_for_a_while(admin: tuple[Callers, FakeGateway]) -> None:
@@ -91,9 +91,9 @@ async def test_a_caller_who_shows_nothing_costs_the_gateway_nothing(
     admin: tuple[Callers, FakeGateway],
 ) -> None:
     found, gateway = admin
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(Refused) as error:
         await found.admit(request(cookie="other=1"))
-    assert (refused.value.status, gateway.asked) == (401, [])
+    assert (error.value.status, gateway.asked) == (401, [])
 
 
 async def test_a_page_of_another_origin_is_another_caller(
@@ -103,9 +103,9 @@ async def test_a_page_of_another_origin_is_another_caller(
     found, gateway = admin
     await found.admit(request(cookie="tailrace-80=v", sec_fetch_site="same-origin"))
     gateway.answers = [httpx.Response(403, json={"error": {"code": "o", "message": "m"}})]
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(Refused) as error:
         await found.admit(request(cookie="tailrace-80=v", sec_fetch_site="cross-site"))
-    assert refused.value.status == 403
+    assert error.value.status == 403
     assert gateway.asked[-1].headers["sec-fetch-site"] == "cross-site"
 
 
@@ -130,30 +130,30 @@ async def test_in_doubt_all_are_refused(
     answer: httpx.Response | Exception, status: int, code: str | None
 ) -> None:
     gateway = FakeGateway(answer)
-    found = made(gateway)
+    callers = made(gateway)
     for asked in (1, 2):  # a refusal is not kept
-        with pytest.raises(Refused) as refused:
-            await found.admit(request(authorization="Bearer a"))
-        assert refused.value.status == status
-        assert code in (None, refused.value.code)
+        with pytest.raises(Refused) as error:
+            await callers.admit(request(authorization="Bearer a"))
+        assert error.value.status == status
+        assert code in (None, error.value.code)
         assert len(gateway.asked) == asked
-    await found.close()
+    await callers.close()
 
 
 async def test_how_long_to_wait_is_handed_on() -> None:
     limited = httpx.Response(429, json={}, headers={"retry-after": "7"})
-    found = made(FakeGateway(limited))
-    with pytest.raises(Refused) as refused:
-        await found.admit(request(authorization="Bearer a"))
-    assert refused.value.answer().headers["retry-after"] == "7"
-    await found.close()
+    callers = made(FakeGateway(limited))
+    with pytest.raises(Refused) as error:
+        await callers.admit(request(authorization="Bearer a"))
+    assert error.value.answer().headers["retry-after"] == "7"
+    await callers.close()
 
 
 async def test_a_session_is_the_gateways_with_its_cookie_alone() -> None:
     gateway = FakeGateway(who("admin", **{"set-cookie": "tailrace-8090=v; HttpOnly"}))
-    found = made(gateway)
+    callers = made(gateway)
     body = json.dumps({"credential": "c"}).encode()
-    answer = await found.session(
+    answer = await callers.session(
         request(
             "POST",
             body,
@@ -170,26 +170,26 @@ async def test_a_session_is_the_gateways_with_its_cookie_alone() -> None:
     # Its own hop is the last one: a gateway believes what stands before it of its proxies only.
     assert asked.headers["x-forwarded-for"] == "192.0.2.7, 10.0.0.1, 10.0.0.9"
     assert answer.headers["set-cookie"] == "tailrace-8090=v; HttpOnly"
-    await found.close()
+    await callers.close()
 
 
 async def test_the_next_caller_has_no_cookie_of_this_one() -> None:
     """httpx keeps cookies by default: the next caller was signed in as the one before."""
     gateway = FakeGateway(who("admin", **{"set-cookie": "tailrace-8090=v; Path=/"}))
-    found = made(gateway)
-    await found.session(request("POST", b"{}", content_type="application/json"))
-    await found.session(request("GET"))
+    callers = made(gateway)
+    await callers.session(request("POST", b"{}", content_type="application/json"))
+    await callers.session(request("GET"))
     assert "cookie" not in gateway.asked[1].headers
-    await found.close()
+    await callers.close()
 
 
 async def test_a_long_body_is_refused_before_the_gateway_has_it() -> None:
     gateway = FakeGateway(who("admin"))
-    found = made(gateway)
-    with pytest.raises(Refused) as refused:
-        await found.session(request("POST", b"x" * (callers.MAX_BODY_BYTES + 1)))
-    assert (refused.value.status, gateway.asked) == (413, [])
-    await found.close()
+    gate = made(gateway)
+    with pytest.raises(Refused) as error:
+        await gate.session(request("POST", b"x" * (callers.MAX_BODY_BYTES + 1)))
+    assert (error.value.status, gateway.asked) == (413, [])
+    await gate.close()
 
 
 async def test_who_signs_out_is_asked_about_again(admin: tuple[Callers, FakeGateway]) -> None:

@@ -29,9 +29,9 @@ from tests.support.view_results import HOUR, MINUTE, T, fill, fold, table
 @pytest.fixture(scope="module")
 def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("results") / "a.duckdb"
-    made = embedded.Store(path)
-    fill(made)
-    made.close()
+    result_store = embedded.Store(path)
+    fill(result_store)
+    result_store.close()
     return path
 
 
@@ -64,8 +64,8 @@ def test_the_largest_series_have_names_and_the_others_are_one(path: Path) -> Non
 
 
 def test_minutes_of_a_step_are_one_row(path: Path) -> None:
-    found = ResultFile(path).read(Range(T, T + 60 * MINUTE, 2 * MINUTE))
-    assert table(found, "requests") == [
+    reader = ResultFile(path).read(Range(T, T + 60 * MINUTE, 2 * MINUTE))
+    assert table(reader, "requests") == [
         {"time": T, "responses": 180, "failed": 3, "per_second": 1.5, "peak": 9},
         {
             "time": T + 2 * MINUTE,
@@ -75,20 +75,20 @@ def test_minutes_of_a_step_are_one_row(path: Path) -> None:
             "peak": None,
         },
     ]
-    first = table(found, "latency")[0]
+    first = table(reader, "latency")[0]
     assert (first["first_token_p50_ms"], first["first_token_p95_ms"]) == (11.0, 20.0)
-    assert table(found, "latency")[1]["first_token_p95_ms"] is None
-    assert len(table(found, "latency")) == 2
-    assert table(found, "answers") == [
+    assert table(reader, "latency")[1]["first_token_p95_ms"] is None
+    assert len(table(reader, "latency")) == 2
+    assert table(reader, "answers") == [
         {"time": T, "series": 'r: b\tä"d', "answers": 2},
         {"time": T, "series": "reviews: good", "answers": 7},
     ]
 
 
 def test_sessions_are_counted_where_they_began_and_the_newest_are_listed(path: Path) -> None:
-    found = ResultFile(path).read(HOUR)
-    assert sum(r["sessions"] for r in table(found, "sessions")) == 60
-    newest = table(found, "latest_sessions")
+    reader = ResultFile(path).read(HOUR)
+    assert sum(r["sessions"] for r in table(reader, "sessions")) == 60
+    newest = table(reader, "latest_sessions")
     assert [r["subject"] for r in newest] == [f"u{n}" for n in range(59, 9, -1)]
     # One that began before it is listed if it was not over.
     early = ResultFile(path).read(Range(T, T + MINUTE, MINUTE))
@@ -96,9 +96,9 @@ def test_sessions_are_counted_where_they_began_and_the_newest_are_listed(path: P
 
 
 def test_an_empty_range_has_every_result_without_rows(path: Path) -> None:
-    found = ResultFile(path).read(range_of(T - 600 * MINUTE, T - 500 * MINUTE))
-    assert list(found["results"]) == list(queries.RESULTS)
-    assert not any(told["rows"] for told in found["results"].values())
+    reader = ResultFile(path).read(range_of(T - 600 * MINUTE, T - 500 * MINUTE))
+    assert list(reader["results"]) == list(queries.RESULTS)
+    assert not any(told["rows"] for told in reader["results"].values())
 
 
 def test_what_is_no_store_is_said_in_words(tmp_path: Path) -> None:
@@ -175,9 +175,9 @@ def test_a_folder_waits_for_a_reader(path: Path, held: subprocess.Popen[str]) ->
     positions: list[Any] = []
 
     def folding() -> None:
-        made = embedded.Store(path)
-        positions.append(made.positions())
-        made.close()
+        result_store = embedded.Store(path)
+        positions.append(result_store.positions())
+        result_store.close()
 
     thread = threading.Thread(target=folding)
     thread.start()
@@ -281,9 +281,9 @@ def test_a_password_that_is_not_there_is_said_without_its_place(
     url: str, server: DatabaseServer, tmp_path: Path
 ) -> None:
     (tmp_path / "password").unlink()
-    with pytest.raises(NoStore, match="password") as raised:
+    with pytest.raises(NoStore, match="password") as error:
         asked_of(url)
-    assert str(tmp_path) not in str(raised.value)
+    assert str(tmp_path) not in str(error.value)
     assert server.asked == []
 
 

@@ -23,8 +23,10 @@ PIPELINE = definition.parse(
 
 
 def look(at: float, read: int, lag: int = 100) -> Look:
-    done = Counts(read=read, answered=read, input_tokens=read * 1_000, output_tokens=read * 500)
-    return Look(at, 1_000_000 + at, progress.Progress({0: progress.Place(read, read + lag, done)}))
+    counts = Counts(read=read, answered=read, input_tokens=read * 1_000, output_tokens=read * 500)
+    return Look(
+        at, 1_000_000 + at, progress.Progress({0: progress.Place(read, read + lag, counts)})
+    )
 
 
 def after(*looks: Look) -> Observations:
@@ -35,8 +37,8 @@ def after(*looks: Look) -> Observations:
 
 
 def test_nothing_is_said_before_the_first_look() -> None:
-    said = status.members(PIPELINE, Observations(), (0.0, 0.0))
-    assert (said["state"], said["progress"], said["looked_at"]) == ("unread", None, None)
+    members = status.members(PIPELINE, Observations(), (0.0, 0.0))
+    assert (members["state"], members["progress"], members["looked_at"]) == ("unread", None, None)
 
 
 def test_the_rate_is_that_of_the_window() -> None:
@@ -62,9 +64,9 @@ def test_done_is_done_although_the_window_has_rows() -> None:
 def test_a_failure_keeps_the_figures_and_ends_the_rate() -> None:
     seen = after(look(0, 0), look(3, 30)).with_problem(State.UNKNOWN)
     assert (seen.state, seen.rate) == (State.UNKNOWN, None)
-    said = status.members(PIPELINE, seen, (0.0, 0.0))
-    assert (said["looked_at"], said["progress"]["read"]) == (1_000_003, 30)
-    assert said["progress"]["rows_per_s"] is None
+    members = status.members(PIPELINE, seen, (0.0, 0.0))
+    assert (members["looked_at"], members["progress"]["read"]) == (1_000_003, 30)
+    assert members["progress"]["rows_per_s"] is None
     # The time without looks is no part of the next rate.
     again = seen.with_look(look(9, 90))
     assert (again.state, again.rate) == (State.MEASURING, None)
@@ -75,9 +77,9 @@ def test_counts_that_went_back_begin_the_window_anew() -> None:
 
 
 def test_members_add_share_and_cost() -> None:
-    said = status.members(PIPELINE, after(look(0, 0), look(10, 300)), (2.0, 4.0))
-    figures = said["progress"]
-    assert said["name"] == "small"
+    members = status.members(PIPELINE, after(look(0, 0), look(10, 300)), (2.0, 4.0))
+    figures = members["progress"]
+    assert members["name"] == "small"
     assert (figures["share"], figures["rows_per_s"], figures["eta_s"]) == (0.75, 30.0, 3.3)
     assert figures["cost"] == 300 * (1_000 * 2 + 500 * 4) / 1e6
     assert status.members(PIPELINE, after(look(0, 1)), (0.0, 0.0))["progress"]["cost"] is None

@@ -68,13 +68,13 @@ async def server() -> AsyncIterator[openai_server.Server]:
 async def engine_of(
     server: openai_server.Server, *, start: bool = True, **options: Any
 ) -> AsyncIterator[openai.OpenAI]:
-    made = openai.OpenAI(url=server.url, model="m", **{"capacity": 8, **options})
+    engine = openai.OpenAI(url=server.url, model="m", **{"capacity": 8, **options})
     try:
         if start:
-            await asyncio.wait_for(made.start(), 20)
-        yield made
+            await asyncio.wait_for(engine.start(), 20)
+        yield engine
     finally:
-        await made.shutdown()
+        await engine.shutdown()
 
 
 def ask(text: str = "say 5", max_tokens: int = 50, **more: Any) -> records.Request:
@@ -265,8 +265,8 @@ async def test_calls_and_reasoning_are_items_where_readers_know_them(
         ids, last = await made(engine, request)
         assert last.finish == "stop"
         parser = await engine.item_parser(request, [])
-        found = [piece for token in ids for piece in parser.push(token)]
-    assert _joined(found) == [
+        pieces = [piece for token in ids for piece in parser.push(token)]
+    assert _joined(pieces) == [
         ("m", "", "wörd0 "),
         ("c", "weather", '{"city": "Paris"}'),
         ("c", "weather", '{"city": "Rome"}'),

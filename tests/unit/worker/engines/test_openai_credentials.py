@@ -40,9 +40,9 @@ async def tokens(
 ) -> AsyncIterator[ClientCredentials]:
     (tmp_path / "secret").write_text("s3:cret\n")
     client = Client(f"{server.url}/token", "me&you", tmp_path / "secret", "chat read", "https://a")
-    made = ClientCredentials(client, clock)
-    yield made
-    await made.aclose()
+    credentials = ClientCredentials(client, clock)
+    yield credentials
+    await credentials.aclose()
 
 
 async def asked(server: openai_server.Server, credentials: Any) -> httpx.Response:
@@ -203,7 +203,7 @@ async def test_a_token_holds_to_its_end_while_no_other_one_can_be_fetched(
 
 async def test_a_token_endpoint_that_does_not_answer_is_busy(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("s")
-    made = ClientCredentials(Client("http://127.0.0.1:9/token", "me", tmp_path / "secret"))
+    credentials = ClientCredentials(Client("http://127.0.0.1:9/token", "me", tmp_path / "secret"))
     with pytest.raises(base.Busy, match=r"does not answer .ConnectError"):
-        await made.current()
-    await made.aclose()
+        await credentials.current()
+    await credentials.aclose()

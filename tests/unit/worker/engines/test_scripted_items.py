@@ -56,13 +56,13 @@ def items(asked: records.Request, ids: Sequence[int] | None = None) -> list[tupl
     """Kind, name and text of each item of the answer."""
     parser = scripted_markers.Parser(scripted.Detokenizer())
     ids = list(scripted.answer(asked)) if ids is None else ids
-    found: list[Piece] = []
+    pieces: list[Piece] = []
     for piece in [*(p for i in ids for p in parser.push(i)), *parser.finish()]:
-        if found and found[-1].kind == piece.kind and not piece.name:
-            found[-1] = found[-1]._replace(text=found[-1].text + piece.text)
+        if pieces and pieces[-1].kind == piece.kind and not piece.name:
+            pieces[-1] = pieces[-1]._replace(text=pieces[-1].text + piece.text)
         else:
-            found.append(piece)
-    return [(p.kind, p.name, p.text) for p in found]
+            pieces.append(piece)
+    return [(p.kind, p.name, p.text) for p in pieces]
 
 
 def called(*names: str) -> list[dict[str, Any]]:
@@ -151,8 +151,8 @@ def choice(mode: Any, *names: str) -> records.ToolChoice:
     ],
 )
 def test_what_the_request_allows(said: str, fields: dict[str, Any], expected: list[str]) -> None:
-    found = items(request(said, **fields))
-    assert [f"{kind} {name}".strip() for kind, name, _ in found] == expected
+    parts = items(request(said, **fields))
+    assert [f"{kind} {name}".strip() for kind, name, _ in parts] == expected
 
 
 def test_a_choice_that_requires_a_call_is_obeyed_after_outputs_too() -> None:
@@ -161,8 +161,8 @@ def test_a_choice_that_requires_a_call_is_obeyed_after_outputs_too() -> None:
 
 
 def test_script_tokens_is_a_message_where_nothing_is_commanded() -> None:
-    found = items(request("Hello", metadata={"script_tokens": "40"}))
-    assert [kind for kind, *_ in found] == ["m"]
+    parts = items(request("Hello", metadata={"script_tokens": "40"}))
+    assert [kind for kind, *_ in parts] == ["m"]
     assert len(list(scripted.answer(request("Hello", metadata={"script_tokens": "40"})))) == 40
 
 

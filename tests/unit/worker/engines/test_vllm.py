@@ -74,9 +74,9 @@ def test_answers_are_repeated_only_where_it_is_known_what_makes_the_prompt() -> 
     """A template that asks for the time has no counting digest."""
 
     def said(digest: str, **options: Any) -> str | None:
-        made = vllm.VLLM(model="m", capacity=1, max_model_len=16, **options)
-        made.counting_digest = digest
-        return made.repeatable(job([1], []).request)
+        engine = vllm.VLLM(model="m", capacity=1, max_model_len=16, **options)
+        engine.counting_digest = digest
+        return engine.repeatable(job([1], []).request)
 
     assert said("") is None
     found = [

@@ -22,12 +22,12 @@ def test_literals_and_classes_are_escaped_and_the_rest_is_kept(ebnf: str, rewrit
 
 
 def test_all_but_some_characters_leaves_out_what_json_cannot_hold_as_it_is() -> None:
-    found = vllm_custom.in_json(r'x ::= [^a"]')
-    assert '"\\\\\\"' not in found, "the quotation mark was excluded"
-    assert r'"\\\\"' in found, "the backslash is escaped"
-    assert r'"\\n"' in found
-    assert "\\u0000" not in found
-    assert r"[ -!#-\[\]-`b-" in found, "all that JSON holds as it is, but a"
+    grammar = vllm_custom.in_json(r'x ::= [^a"]')
+    assert '"\\\\\\"' not in grammar, "the quotation mark was excluded"
+    assert r'"\\\\"' in grammar, "the backslash is escaped"
+    assert r'"\\n"' in grammar
+    assert "\\u0000" not in grammar
+    assert r"[ -!#-\[\]-`b-" in grammar, "all that JSON holds as it is, but a"
 
 
 def test_a_class_of_control_characters_alone_cannot_be_written() -> None:

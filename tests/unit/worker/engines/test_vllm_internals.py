@@ -64,8 +64,8 @@ def attached(on_step: base.OnStep, early: Any = None) -> tuple[vllm_internals.Ou
 
 class TestOutputHook:
     async def test_steps_come_one_by_one_and_the_finish_is_the_last(self) -> None:
-        handled = Handled()
-        hook, state = attached(handled)
+        handler = Handled()
+        hook, state = attached(handler)
         assert state.make_request_output([1, 2], None, None, None) is None
         assert not hook.over.done()
         assert not hook.finished
@@ -75,34 +75,34 @@ class TestOutputHook:
             )
             is None
         )
-        assert handled.steps == [base.Step([1, 2], None, 7), base.Step([3], "length", 7)]
+        assert handler.steps == [base.Step([1, 2], None, 7), base.Step([3], "length", 7)]
         assert hook.over.result() is None
         assert hook.finished
 
     async def test_output_queued_before_it_was_attached_comes_first(self) -> None:
-        handled = Handled()
-        _, state = attached(handled, output([1]))
+        handler = Handled()
+        _, state = attached(handler, output([1]))
         state.make_request_output([2], None, "stop", None)
-        assert [step.ids for step in handled.steps] == [[1], [2]]
+        assert [step.ids for step in handler.steps] == [[1], [2]]
 
     async def test_output_that_is_put_into_the_queue_all_the_same_is_read(self) -> None:
-        handled = Handled()
-        hook, state = attached(handled)
+        handler = Handled()
+        hook, state = attached(handler)
         state.queue.put(output([1]))
         state.queue.put(output([2], "stop", 5))
-        assert handled.steps == [base.Step([1], None, 0), base.Step([2], "stop", 5)]
+        assert handler.steps == [base.Step([1], None, 0), base.Step([2], "stop", 5)]
         assert hook.over.result() is None
 
     async def test_when_no_more_is_wanted_the_engine_still_has_to_abort(self) -> None:
-        handled = Handled(most=1)
-        hook, state = attached(handled)
+        handler = Handled(most=1)
+        hook, state = attached(handler)
         state.make_request_output([1], None, None, None)
         state.make_request_output([2], None, None, None)
-        assert len(handled.steps) == 1
+        assert len(handler.steps) == 1
         assert hook.over.done()
         assert not hook.finished
         state.make_request_output([], None, "abort", None)
-        assert len(handled.steps) == 1
+        assert len(handler.steps) == 1
         assert hook.finished
 
     async def test_a_failing_callback_ends_its_request_and_not_vllms_output_loop(self) -> None:
@@ -112,11 +112,11 @@ class TestOutputHook:
         assert not hook.finished
 
     async def test_output_after_detaching_does_not_fail_in_vllms_output_loop(self) -> None:
-        handled = Handled()
-        hook, state = attached(handled)
+        handler = Handled()
+        hook, state = attached(handler)
         hook.detach()
         state.make_request_output([1], None, None, None)
-        assert handled.steps == []
+        assert handler.steps == []
 
     @pytest.mark.parametrize("reason", ["error", "abort"])
     async def test_a_request_that_vllm_gave_up_may_be_tried_again(self, reason: str) -> None:
@@ -153,9 +153,9 @@ class Llm:
 
 class TestRun:
     async def test_a_finished_request_is_not_aborted(self) -> None:
-        llm, handled = Llm(output([1], "stop")), Handled()
-        await vllm_internals.run(llm, {}, None, "k", handled)
-        assert [step.finish for step in handled.steps] == ["stop"]
+        llm, handler = Llm(output([1], "stop")), Handled()
+        await vllm_internals.run(llm, {}, None, "k", handler)
+        assert [step.finish for step in handler.steps] == ["stop"]
         assert llm.aborted == []
 
     async def test_a_cancelled_task_aborts_its_request(self) -> None:

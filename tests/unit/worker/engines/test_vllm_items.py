@@ -40,16 +40,16 @@ def test_parsers_that_changed_are_not_used_and_none_that_is_named_is_left_out(
 ) -> None:
     told: list[dict[str, Any]] = []
     monkeypatch.setattr(telemetry, "log", lambda action, **more: told.append({"a": action, **more}))
-    found = vllm_parsers.Names("hermes", "qwen3")
-    assert vllm_parsers.usable(found, "auto", "auto", []) == found
+    parser_names = vllm_parsers.Names("hermes", "qwen3")
+    assert vllm_parsers.usable(parser_names, "auto", "auto", []) == parser_names
     assert vllm_parsers.usable(vllm_parsers.Names("", ""), "none", "auto", ["x"]).tools == ""
     assert told == []
-    assert vllm_parsers.usable(found, "auto", "auto", ["x"]) == vllm_parsers.Names("", "")
+    assert vllm_parsers.usable(parser_names, "auto", "auto", ["x"]) == vllm_parsers.Names("", "")
     assert told[0]["a"] is telemetry.Action.ENGINE_FALLBACK
     assert told[0]["changed"] == ["x"]
     for tools, reasoning in (("hermes", "auto"), ("auto", "qwen3")):
         with pytest.raises(base.EngineDead, match="x"):
-            vllm_parsers.usable(found, tools, reasoning, ["x"])
+            vllm_parsers.usable(parser_names, tools, reasoning, ["x"])
 
 
 def test_a_parser_is_named_or_found_by_the_model_and_its_template() -> None:
@@ -127,20 +127,20 @@ def test_calls_and_outputs_are_put_as_templates_take_them() -> None:
     call = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
     custom = {"id": "c2", "type": "custom", "custom": {"name": "x", "input": "text"}}
     broken = {"id": "c3", "type": "function", "function": {"name": "f", "arguments": "no JSON"}}
-    found = chat_template.messages(
+    messages = chat_template.messages(
         [
             {"role": "developer", "content": [{"type": "input_text", "text": "Be short."}]},
             {"role": "assistant", "content": "", "tool_calls": [call, custom, broken]},
             {"role": "tool", "tool_call_id": "c2", "content": "done"},
         ]
     )
-    assert found[0] == {"role": "system", "content": "Be short."}
-    assert [c["function"]["arguments"] for c in found[1]["tool_calls"]] == [
+    assert messages[0] == {"role": "system", "content": "Be short."}
+    assert [c["function"]["arguments"] for c in messages[1]["tool_calls"]] == [
         {"a": 1},
         {"input": "text"},
         "no JSON",
     ]
-    assert found[2] == {"role": "tool", "content": "done", "tool_call_id": "c2", "name": "x"}
+    assert messages[2] == {"role": "tool", "content": "done", "tool_call_id": "c2", "name": "x"}
 
 
 def test_a_custom_tool_is_shown_as_a_function_of_one_text() -> None:

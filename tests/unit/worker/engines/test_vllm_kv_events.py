@@ -93,9 +93,9 @@ def socket(monkeypatch: pytest.MonkeyPatch) -> Socket:
 
 @pytest.fixture
 def reader() -> Iterator[KvEvents]:
-    made = KvEvents()
-    yield made
-    made.close()
+    events = KvEvents()
+    yield events
+    events.close()
 
 
 def read(reader: KvEvents, socket: Socket, *batches: tuple[int, bytes]) -> None:

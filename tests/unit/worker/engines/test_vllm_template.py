@@ -77,14 +77,14 @@ def test_images_of_tools_are_another_question(tokenizer: type[Tokenizer], takes:
 
 
 def test_messages_have_markers_for_images_and_texts_otherwise() -> None:
-    found = chat_template.messages(
+    messages = chat_template.messages(
         [
             {"role": "user", "content": [TEXT, TEXT]},
             {"role": "user", "content": [TEXT, IMAGE]},
             {"role": "assistant", "content": "a cat"},
         ]
     )
-    assert [m["content"] for m in found] == ["??", [TEXT, {"type": "image"}], "a cat"]
+    assert [m["content"] for m in messages] == ["??", [TEXT, {"type": "image"}], "a cat"]
 
 
 @pytest.mark.parametrize("name", ["config.json", "preprocessor_config.json"])
@@ -147,7 +147,7 @@ def test_a_template_that_shows_another_text_continues_none(change: Callable[[str
 def test_a_text_that_is_continued_keeps_the_space_that_begins_a_word() -> None:
     """Some tokenizers take the space at the beginning of a text for their own."""
     words = {"▁Hello": 0, "▁world": 1, "<unk>": 2}
-    made = tokenizers.Tokenizer(models.WordLevel(words, unk_token="<unk>"))
-    made.decoder = decoders.Metaspace()
-    assert detokenizer.Detokenizer(made).push([1]) == "world"
-    assert detokenizer.Detokenizer(made, prefix_ids=[0]).push([1]) == " world"
+    tokenizer = tokenizers.Tokenizer(models.WordLevel(words, unk_token="<unk>"))
+    tokenizer.decoder = decoders.Metaspace()
+    assert detokenizer.Detokenizer(tokenizer).push([1]) == "world"
+    assert detokenizer.Detokenizer(tokenizer, prefix_ids=[0]).push([1]) == " world"

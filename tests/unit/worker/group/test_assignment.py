@@ -55,13 +55,13 @@ async def test_a_fold_starts_at_the_end_where_no_request_was_ever_made() -> None
 async def test_the_trackers_learn_what_the_group_has_committed() -> None:
     memory = filled()
     memory.committed_offsets[GROUP] = {(INTERACTIVE, 0): (5, "7")}
-    made = assigned()
-    await find_fold_starts(made, memory.offsets(), GROUP, NAMES)
-    interactive, batch = made.get((INTERACTIVE, 0)), made.get((BATCH, 0))
+    assignment = assigned()
+    await find_fold_starts(assignment, memory.offsets(), GROUP, NAMES)
+    interactive, batch = assignment.get((INTERACTIVE, 0)), assignment.get((BATCH, 0))
     assert interactive is not None
     assert batch is not None
     assert (interactive.tracker.start, batch.tracker.start) == (5, -1)
-    assert made.moved == {}
+    assert assignment.moved == {}
 
 
 async def test_an_offset_that_somebody_else_has_moved_is_none() -> None:
@@ -70,11 +70,11 @@ async def test_an_offset_that_somebody_else_has_moved_is_none() -> None:
         memory.put(INTERACTIVE, 0, b"k", b"v")
     memory.delete_below(INTERACTIVE, 0, 1)
     memory.committed_offsets[GROUP] = {(INTERACTIVE, 0): (3, ""), (BATCH, 0): (0, "4")}
-    made = assigned()
-    found = await find_fold_starts(made, memory.offsets(), GROUP, NAMES)
-    assert found == {0: 0}
-    assert made.moved == {(INTERACTIVE, 0): 1}
-    interactive = made.get((INTERACTIVE, 0))
+    assignment = assigned()
+    starts = await find_fold_starts(assignment, memory.offsets(), GROUP, NAMES)
+    assert starts == {0: 0}
+    assert assignment.moved == {(INTERACTIVE, 0): 1}
+    interactive = assignment.get((INTERACTIVE, 0))
     assert interactive is not None
     assert interactive.tracker.start == -1
 
@@ -87,15 +87,15 @@ async def test_only_opened_partitions_are_committed_and_each_commit_once() -> No
     memory = filled()
     member = memory.group_consumer(GROUP, NAMES, assigned=ignore, revoked=ignore)
     await member.start()
-    made = assigned()
-    for _, each in made:
+    assignment = assigned()
+    for _, each in assignment:
         each.tracker.begin(0)
         each.tracker.finish(0)
-    opened = made.get((INTERACTIVE, 0))
+    opened = assignment.get((INTERACTIVE, 0))
     assert opened is not None
     opened.opened = True
 
-    await made.commit(member, lambda _partition: 9)
+    await assignment.commit(member, lambda _partition: 9)
 
     assert memory.committed_offsets[GROUP] == {(INTERACTIVE, 0): (1, "9")}
     assert opened.tracker.next_commit(9) is None
@@ -109,35 +109,35 @@ async def test_a_commit_that_the_group_refused_is_due_again() -> None:
     ]
     for member in members:
         await member.start()  # so that the first has lost partition 1
-    made = Assignment([(INTERACTIVE, 1)])
-    each = made.get((INTERACTIVE, 1))
+    assignment = Assignment([(INTERACTIVE, 1)])
+    each = assignment.get((INTERACTIVE, 1))
     assert each is not None
     each.opened = True
     each.tracker.skip(0)
-    await made.commit(members[0], lambda _partition: 0)
+    await assignment.commit(members[0], lambda _partition: 0)
     assert each.tracker.next_commit(0) is not None
     assert memory.committed_offsets.get(GROUP, {}) == {}
 
 
 async def test_records_of_assigned_partitions_that_were_not_read_are_counted() -> None:
     memory = MemoryLog(partitions=1)
-    made = assigned()
-    each = made.get((BATCH, 0))
+    assignment = assigned()
+    each = assignment.get((BATCH, 0))
     assert each is not None
-    assert await made.unread(memory.offsets(), BATCH) == 0
+    assert await assignment.unread(memory.offsets(), BATCH) == 0
     for _ in range(3):
         memory.put(BATCH, 0, b"k", b"v")
-    assert await made.unread(memory.offsets(), BATCH) == 3
-    assert await made.unread(memory.offsets(), INTERACTIVE) == 0
+    assert await assignment.unread(memory.offsets(), BATCH) == 3
+    assert await assignment.unread(memory.offsets(), INTERACTIVE) == 0
     each.tracker.begin(0)
-    assert await made.unread(memory.offsets(), BATCH) == 2
+    assert await assignment.unread(memory.offsets(), BATCH) == 2
     assert await Assignment().unread(memory.offsets(), BATCH) == 0
 
 
 def test_an_ended_assignment_holds_no_more_and_its_trackers_are_invalid() -> None:
-    made = assigned(2)
-    assert made.numbers == [0, 1]
-    assert made.holds()
-    made.end()
-    assert not made.holds()
-    assert not any(each.tracker.valid for _, each in made)
+    assignment = assigned(2)
+    assert assignment.numbers == [0, 1]
+    assert assignment.holds()
+    assignment.end()
+    assert not assignment.holds()
+    assert not any(each.tracker.valid for _, each in assignment)

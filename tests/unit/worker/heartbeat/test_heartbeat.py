@@ -26,8 +26,10 @@ AWAY = "redis://127.0.0.1:1/0"
 
 def make(status: Status, workers: Workers | None = None) -> Heartbeat:
     engine = scripted.Scripted(capacity=4, max_model_len=8_192)
-    chosen = settings.worker({"TAILRACE_ENGINE": "scripted", "TAILRACE_MODEL_NAME": MODEL})
-    return Heartbeat(workers or Workers(RedisStore(AWAY)), chosen, status, engine, "this/1")
+    worker_settings = settings.worker({"TAILRACE_ENGINE": "scripted", "TAILRACE_MODEL_NAME": MODEL})
+    return Heartbeat(
+        workers or Workers(RedisStore(AWAY)), worker_settings, status, engine, "this/1"
+    )
 
 
 def test_before_the_engine_is_ready_it_tells_the_state_and_no_load() -> None:
@@ -71,9 +73,9 @@ async def test_a_ready_worker_tells_its_load_and_partitions() -> None:
     status.change(State.READY)
     for _ in range(3):
         context.engine_slots.acquire(0)
-    told = heartbeat.info()
-    assert (told["state"], told["detail"]) == ("ready", "")
-    assert (told["running"], told["queued"], told["partitions"]) == (1, 2, [2, 3])
+    info = heartbeat.info()
+    assert (info["state"], info["detail"]) == ("ready", "")
+    assert (info["running"], info["queued"], info["partitions"]) == (1, 2, [2, 3])
 
 
 async def test_a_worker_tells_what_lies_ahead_in_tokens_and_how_fast_it_is_done() -> None:
@@ -95,24 +97,24 @@ async def test_a_worker_tells_what_lies_ahead_in_tokens_and_how_fast_it_is_done(
     slots.acquire(STARTED, Flow("c", "c"), 500.0)
     slots.acquire(1, Flow("c", "c"), 400.0)
     heartbeat.measure(1.0)
-    told = heartbeat.info()
-    assert told["drain_rate"] == pytest.approx(100, rel=0.01)
+    info = heartbeat.info()
+    assert info["drain_rate"] == pytest.approx(100, rel=0.01)
     part = heartbeat.workload.part
     assert part == pytest.approx(0.1, rel=0.1)
-    assert told["request_tokens"] == pytest.approx(1_000 * part, rel=0.01)
-    assert told["running_tokens"] == pytest.approx(1_000 * part / 2, abs=1)
-    assert told["waiting_tokens"] == [
+    assert info["request_tokens"] == pytest.approx(1_000 * part, rel=0.01)
+    assert info["running_tokens"] == pytest.approx(1_000 * part / 2, abs=1)
+    assert info["waiting_tokens"] == [
         pytest.approx((3_000 + 500 + 1_000) * part, abs=1),
         pytest.approx((400 + 3_000 + 5 * 1_000) * part, abs=1),
     ]
     # The metrics say the same, by pool: each pool scales by its own.
     value = prometheus_client.REGISTRY.get_sample_value
-    for kind, tokens in zip(("interactive", "batch"), told["waiting_tokens"], strict=True):
-        found = value("tailrace_backlog_tokens", {"pool": "default", "kind": kind})
-        assert found == pytest.approx(tokens, abs=1)
+    for kind, tokens in zip(("interactive", "batch"), info["waiting_tokens"], strict=True):
+        computed_value = value("tailrace_backlog_tokens", {"pool": "default", "kind": kind})
+        assert computed_value == pytest.approx(tokens, abs=1)
     rate = value("tailrace_drain_tokens_per_second", {"pool": "default"})
-    assert rate == pytest.approx(told["drain_rate"], abs=0.1)
-    assert value("tailrace_engine_running", {"pool": "default"}) == told["running"]
+    assert rate == pytest.approx(info["drain_rate"], abs=0.1)
+    assert value("tailrace_engine_running", {"pool": "default"}) == info["running"]
 
 
 async def test_a_change_is_told_before_the_next_heartbeat_is_due(
@@ -176,10 +178,10 @@ class Beats(Workers):
 async def test_processes_of_related_pools_live_until_they_were_not_seen_for_a_while() -> None:
     """A Redis that was emptied a moment ago tells of none of them."""
     pools = '{"default":{"models":["m"]},"large":{"models":["l"],"fallback":["default"]}}'
-    chosen = settings.worker({"TAILRACE_ENGINE": "scripted", "TAILRACE_POOLS": pools})
-    assert (chosen.related, chosen.stands_in_for) == (("large",), ("l",))
+    worker_settings = settings.worker({"TAILRACE_ENGINE": "scripted", "TAILRACE_POOLS": pools})
+    assert (worker_settings.related, worker_settings.stands_in_for) == (("large",), ("l",))
     beats, engine = Beats(), scripted.Scripted(capacity=4, max_model_len=8_192)
-    heartbeat = Heartbeat(beats, chosen, Status(), engine, "this/1")
+    heartbeat = Heartbeat(beats, worker_settings, Status(), engine, "this/1")
     assert heartbeat.strangers is None
     beats.told["large"] = [{"incarnation": "a/1"}, {"incarnation": 7}]
     await heartbeat.note_strangers(0.0)

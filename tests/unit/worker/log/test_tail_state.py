@@ -174,11 +174,11 @@ def test_what_is_kept_of_a_response_has_the_times_of_its_tokens() -> None:
 
 def test_an_end_that_a_worker_waits_for_is_packed_when_it_lets_go() -> None:
     state = Partition(0, 0, 0)
-    held = state.entry(rid(2))
-    held.holds += 1
+    entry = state.entry(rid(2))
+    entry.holds += 1
     ended(state, 2)
-    assert held.fold.phase is fold.Phase.DONE
-    assert held.fold.ids == []
+    assert entry.fold.phase is fold.Phase.DONE
+    assert entry.fold.ids == []
     assert list(state.ended) == []
     state.release(rid(2))
     assert list(state.ended) == [rid(2)]

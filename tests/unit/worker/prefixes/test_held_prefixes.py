@@ -70,11 +70,11 @@ def test_branches_share_what_they_share(held: HeldPrefixes, blocks: CachedBlocks
 
 
 def test_of_an_engine_that_does_not_say_what_was_served_is_believed_for_a_while() -> None:
-    held = HeldPrefixes()
-    serve(held, "ab", [5, 9])
-    assert held.table(NOW + BELIEVED_S - 1) == {"a": 5, "b": 9}
-    assert held.table(NOW + BELIEVED_S) == {}
-    assert len(held) == 0
+    prefixes = HeldPrefixes()
+    serve(prefixes, "ab", [5, 9])
+    assert prefixes.table(NOW + BELIEVED_S - 1) == {"a": 5, "b": 9}
+    assert prefixes.table(NOW + BELIEVED_S) == {}
+    assert len(prefixes) == 0
 
 
 def test_what_was_dropped_and_is_stored_again_is_held_again(

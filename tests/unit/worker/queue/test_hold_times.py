@@ -74,16 +74,16 @@ def test_in_the_long_run_it_is_the_number_of_slots_over_the_mean(step_s: float) 
 
 
 def test_it_is_the_mean_of_what_happens() -> None:
-    drawn, lengths = random.Random(5), [1.0] * 40 + [2.0] * 40 + [12.0] * 20
+    rng, lengths = random.Random(5), [1.0] * 40 + [2.0] * 40 + [12.0] * 20
     ages = [0.2, 0.9, 1.5, 4.0, 7.0]
     happened: dict[float, list[int]] = {2.0: [], 6.0: [], 15.0: []}
     for _ in range(3_000):
-        ends = [drawn.choice([each for each in lengths if each > age]) - age for age in ages]
+        ends = [rng.choice([each for each in lengths if each > age]) - age for age in ages]
         heapq.heapify(ends)
         begun = list[float]()
         while ends[0] < 20:
             begun.append(end := heapq.heappop(ends))
-            heapq.heappush(ends, end + drawn.choice(lengths))
+            heapq.heappush(ends, end + rng.choice(lengths))
         for at, counts in happened.items():
             counts.append(sum(each <= at for each in begun))
     starts = known(*lengths * 20).expected_starts(ages, step_s=0.1, steps=200)

@@ -21,10 +21,10 @@ NONE = [Overflow({}, 0)] * 2
 
 async def test_a_gateway_reads_how_long_a_new_request_of_each_principal_would_wait() -> None:
     time, work = Time(), Workload()
-    found, slots, made = Load(work, time), Slots(1, monotonic=time), 0
+    load, slots, made = Load(work, time), Slots(1, monotonic=time), 0
 
     def beat() -> dict[str, Any]:
-        return found.report(slots, NONE) | {"state": "ready"}
+        return load.report(slots, NONE) | {"state": "ready"}
 
     running = slots.acquire(0, ALICE, 100.0)
     turns = [slots.acquire(0, ALICE, 100.0) for _ in range(20)]
@@ -34,7 +34,7 @@ async def test_a_gateway_reads_how_long_a_new_request_of_each_principal_would_wa
         time.advance(5.0)
         made += 100
         slots.release(turn, tokens=100)
-        found.measure(slots, made, 5.0)
+        load.measure(slots, made, 5.0)
         assert not slots.holds
     slots.acquire(0, BOB, 100.0)
     time.advance(1.0)
@@ -54,24 +54,24 @@ async def test_what_made_way_says_how_long_slots_are_held(monkeypatch: pytest.Mo
         seen.append(tuple(age for each in ages for age in each))
 
     monkeypatch.setattr(Workload, "update_forecast", update_forecast)
-    found, slots = Load(Workload(), time), Slots(1, monotonic=time)
+    load, slots = Load(Workload(), time), Slots(1, monotonic=time)
     first = slots.acquire(BATCH, BOB, 100.0, "r")
     slots.acquire(0, ALICE, 100.0)
     time.advance(3.0)
     slots.release(first, tokens=10, paused=True)
     time.advance(1.0)
     slots.acquire(BATCH, BOB, 100.0, "r", again=True)
-    found.report(slots, NONE)
+    load.report(slots, NONE)
     assert seen == [(1.0, 3.0)]
 
 
 async def test_what_interactive_requests_leave_is_measured() -> None:
     time, work = Time(), Workload()
-    found, slots = Load(work, time), Slots(4, monotonic=time)
+    load, slots = Load(work, time), Slots(4, monotonic=time)
     for rank in (0, 0, 0, BATCH):
         slots.acquire(rank, ALICE, 100.0)
     for second in range(200):
-        found.measure(slots, 40 * second, 1.0)
+        load.measure(slots, 40 * second, 1.0)
     assert work.batch_part == pytest.approx(0.25, abs=0.01)
 
 

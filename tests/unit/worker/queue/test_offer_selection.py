@@ -127,10 +127,10 @@ def test_a_place_that_was_tried_is_not_taken_again() -> None:
 
 def test_nothing_is_taken_of_a_worker_that_serves_something_else() -> None:
     offers = {"busy": Offer("x", 8, 0.0, [place(1)])}
-    taken = select_places(
+    places = select_places(
         offers, like="y", length=8, pace=0.0, free=9, recent=(), below=lambda n: 0
     )
-    assert taken == []
+    assert places == []
 
 
 def test_nothing_is_taken_of_a_worker_whose_model_reads_more() -> None:

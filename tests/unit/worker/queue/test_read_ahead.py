@@ -14,10 +14,10 @@ def places(tracker: Tracker, *offsets: int, size: int = 10, partition: int = 0) 
 
 
 def set_aside(key: Key, *requests: Aside, into: SetAside | None = None) -> SetAside:
-    found = SetAside() if into is None else into
+    aside = SetAside() if into is None else into
     for request in requests:
-        found.add(key, request)
-    return found
+        aside.add(key, request)
+    return aside
 
 
 def test_each_principal_and_class_may_have_so_many_and_others_are_not_touched() -> None:
@@ -65,18 +65,18 @@ def test_nothing_is_due_while_its_principal_has_no_room_for_a_quarter() -> None:
     aside = set_aside(FLOOD, *places(Tracker(), 5, 6, 7))
     assert aside.next_reread(Room.after(8, [Footprint(FLOOD, 1)] * 7)) is None
     assert len(aside) == 3
-    due = aside.next_reread(Room.after(8, [Footprint(FLOOD, 1)] * 6))
-    assert due is not None
-    assert [place.offset for place in due.requests] == [5, 6]
+    reread = aside.next_reread(Room.after(8, [Footprint(FLOOD, 1)] * 6))
+    assert reread is not None
+    assert [place.offset for place in reread.requests] == [5, 6]
     assert (len(aside), FLOOD in aside) == (1, True)
 
 
 def test_who_has_fewest_in_memory_is_due_first() -> None:
     aside = set_aside(FLOOD, *places(Tracker(), 1))
     set_aside(ALICE, *places(Tracker(), 9), into=aside)
-    due = aside.next_reread(Room.after(8, [Footprint(FLOOD, 1)]))
-    assert due is not None
-    assert due.key == ALICE
+    reread = aside.next_reread(Room.after(8, [Footprint(FLOOD, 1)]))
+    assert reread is not None
+    assert reread.key == ALICE
 
 
 def test_one_read_is_of_one_partition_and_of_a_bounded_stretch() -> None:
@@ -102,18 +102,18 @@ def test_one_read_is_of_one_partition_and_of_a_bounded_stretch() -> None:
 def test_no_more_is_read_again_than_there_are_bytes_for() -> None:
     aside = set_aside(FLOOD, *places(Tracker(), 1, 2, 3, size=read_ahead.FLOW_BYTES // 2))
     room = Room(100)
-    due = aside.next_reread(room)
-    assert due is not None
-    assert len(due.requests) == 2
+    reread = aside.next_reread(room)
+    assert reread is not None
+    assert len(reread.requests) == 2
     assert aside.next_reread(room) is None
 
 
 def test_what_could_not_be_read_stands_in_front_again() -> None:
     aside = set_aside(FLOOD, *places(Tracker(), 1, 2, 3, 4))
-    due = aside.next_reread(Room(2))
-    assert due is not None
-    aside.put_back(due.key, due.requests)
-    aside.put_back(due.key, [])
+    reread = aside.next_reread(Room(2))
+    assert reread is not None
+    aside.put_back(reread.key, reread.requests)
+    aside.put_back(reread.key, [])
     again = aside.next_reread(Room(4))
     assert again is not None
     assert [place.offset for place in again.requests] == [1, 2, 3, 4]

@@ -71,28 +71,28 @@ async def unwanted(_turn: slots.Turn) -> None:
 
 
 async def test_a_response_holds_one_slot_of_each_pool_and_gives_all_back_at_once() -> None:
-    held, pools = slots.HeldSlots(), (slots.Slots(1), slots.Slots(2))
+    holder, pools = slots.HeldSlots(), (slots.Slots(1), slots.Slots(2))
     for pool in pools:
-        await held.acquire(pool, pool.acquire(0), granted)
-        assert pool in held
-    held.release()
+        await holder.acquire(pool, pool.acquire(0), granted)
+        assert pool in holder
+    holder.release()
     assert [pool.running for pool in pools] == [0, 0]
-    assert not any(pool in held for pool in pools)
+    assert not any(pool in holder for pool in pools)
 
 
 async def test_a_slot_that_is_no_longer_wanted_is_not_held() -> None:
-    held, pool = slots.HeldSlots(), slots.Slots(1)
+    holder, pool = slots.HeldSlots(), slots.Slots(1)
     first = pool.acquire(0)
-    await held.acquire(pool, pool.acquire(0), unwanted)
-    assert pool not in held
+    await holder.acquire(pool, pool.acquire(0), unwanted)
+    assert pool not in holder
     pool.release(first)
     assert (pool.running, pool.queued) == (0, 0)
 
 
 async def test_a_response_that_is_cancelled_while_it_waits_leaves_the_queue() -> None:
-    held, pool = slots.HeldSlots(), slots.Slots(1)
+    holder, pool = slots.HeldSlots(), slots.Slots(1)
     first = pool.acquire(0)
-    waiting = asyncio.create_task(held.acquire(pool, pool.acquire(0), granted))
+    waiting = asyncio.create_task(holder.acquire(pool, pool.acquire(0), granted))
     await asyncio.sleep(0)
     assert pool.queued == 1
     waiting.cancel()
@@ -255,9 +255,9 @@ class TestBatchShare:
 
     async def test_a_response_that_had_begun_goes_before_the_share(self) -> None:
         pool = slots.Slots(1, batch_share=0.5)
-        held = pool.acquire(0)
+        turn = pool.acquire(0)
         batch, later = pool.acquire(slots.BATCH), pool.acquire(0)
-        pool.release(held)
+        pool.release(turn)
         assert later.done()
         begun = pool.acquire(slots.STARTED)
         pool.release(later)
@@ -515,10 +515,10 @@ class TestMakingWay:
 
     async def test_what_made_way_goes_before_the_others_of_its_principal(self) -> None:
         pool = slots.Slots(1)
-        held = pool.acquire(0)
+        turn = pool.acquire(0)
         later = pool.acquire(slots.BATCH, BOB, pausable=True)
         paused = pool.acquire(slots.BATCH, BOB, first=True, pausable=True)
-        pool.release(held)
+        pool.release(turn)
         assert paused.done()
         assert not later.done()
 

@@ -41,8 +41,8 @@ def new(slots: Slots, work: Workload, unserved: list[Overflow] = NONE) -> Waits:
 
 
 def etas(slots: Slots, work: Workload) -> dict[str, float | None]:
-    found, _ = places(slots, work, lambda _rank: {}, NONE)
-    return {rid: place.eta_s for rid, place in found.items()}
+    positions, _ = places(slots, work, lambda _rank: {}, NONE)
+    return {rid: place.eta_s for rid, place in positions.items()}
 
 
 class TestDrain:
@@ -79,9 +79,9 @@ class TestNewRequests:
     async def test_a_light_principal_does_not_wait_for_a_heavy_one(self) -> None:
         slots, work = Slots(1), measured()
         queue(slots, 0, ALICE, 101)
-        found = new(slots, work)
-        assert found.by_name["alice"][0] == pytest.approx(101 * 50 / 100)
-        assert found.others[0] < 1.1
+        new_waits = new(slots, work)
+        assert new_waits.by_name["alice"][0] == pytest.approx(101 * 50 / 100)
+        assert new_waits.others[0] < 1.1
 
     async def test_a_new_principal_has_the_place_of_an_answer_of_one_with_more_than_its_share(
         self,
@@ -91,18 +91,20 @@ class TestNewRequests:
         for _ in range(4):
             slots.acquire(0, ALICE, 100.0, pausable=True)
         queue(slots, 0, ALICE, 40)
-        found = new(slots, work)
-        assert found.others[0] == 0.0
-        assert found.by_name["alice"][0] == pytest.approx(41 * 50 / 100)
+        new_waits = new(slots, work)
+        assert new_waits.others[0] == 0.0
+        assert new_waits.by_name["alice"][0] == pytest.approx(41 * 50 / 100)
 
     async def test_batch_waits_behind_interactive_requests(self) -> None:
         slots, work = Slots(1), measured(interactive=0.5)
         queue(slots, 0, ALICE, 11)
         queue(slots, BATCH, BOB, 4)
-        found = new(slots, work)
-        assert found.by_name["bob"][1] == pytest.approx((10 + 4 + 1) * 50 / (0.5 * 100), rel=0.02)
-        assert found.others[1] >= 11 * 50 / (0.5 * 100)
-        assert found.others[0] < 1.1, "and not the other way round"
+        new_waits = new(slots, work)
+        assert new_waits.by_name["bob"][1] == pytest.approx(
+            (10 + 4 + 1) * 50 / (0.5 * 100), rel=0.02
+        )
+        assert new_waits.others[1] >= 11 * 50 / (0.5 * 100)
+        assert new_waits.others[0] < 1.1, "and not the other way round"
 
     async def test_batch_requests_get_their_share_whatever_interactive_ones_wait(self) -> None:
         slots, work = Slots(1, batch_share=0.2), measured(interactive=1.0)
@@ -147,10 +149,13 @@ class TestPlaces:
     async def test_a_request_waits_for_what_is_before_it(self) -> None:
         slots, work = Slots(1), measured()
         queue(slots, 0, ALICE, 3)
-        found, rest = places(slots, work, lambda _rank: {}, NONE)
-        assert list(found) == ["alice-0-1", "alice-0-2"]
-        assert [place.position for place in found.values()] == [0, 1]
-        assert [place.eta_s for place in found.values()] == [pytest.approx(0.5), pytest.approx(1)]
+        positions, rest = places(slots, work, lambda _rank: {}, NONE)
+        assert list(positions) == ["alice-0-1", "alice-0-2"]
+        assert [place.position for place in positions.values()] == [0, 1]
+        assert [place.eta_s for place in positions.values()] == [
+            pytest.approx(0.5),
+            pytest.approx(1),
+        ]
         assert rest is None
 
     async def test_batch_requests_have_what_interactive_ones_leave(self) -> None:
@@ -170,8 +175,8 @@ class TestPlaces:
     async def test_of_too_many_the_first_have_places_and_the_others_a_bound(self) -> None:
         slots, work = Slots(1), measured()
         queue(slots, 0, ALICE, 4)
-        found, rest = places(slots, work, lambda _rank: {}, NONE, most=2)
-        assert list(found) == ["alice-0-1", "alice-0-2"]
+        positions, rest = places(slots, work, lambda _rank: {}, NONE, most=2)
+        assert list(positions) == ["alice-0-1", "alice-0-2"]
         assert rest is not None
         assert (rest.position, rest.eta_s) == (2, pytest.approx(1.5))
         assert places(slots, work, lambda _rank: {}, NONE, most=3)[1] is None
@@ -187,9 +192,9 @@ class TestPlaces:
     async def test_what_was_set_aside_stands_behind_its_principals_other_requests(self) -> None:
         slots, work = Slots(1), measured()
         queue(slots, 0, ALICE, 2)
-        found, _ = places(
+        positions, _ = places(
             *(slots, work, lambda rank: {} if rank else {"alice": [("aside", 100.0)]}),
             [Overflow({"alice": 100.0}, 0), Overflow({}, 0)],
         )
-        assert [*found] == ["alice-0-1", "aside"]
-        assert found["aside"].eta_s == pytest.approx(1.0)
+        assert [*positions] == ["alice-0-1", "aside"]
+        assert positions["aside"].eta_s == pytest.approx(1.0)

@@ -36,9 +36,9 @@ async def test_the_end_is_told_behind_the_history_and_before_the_offset_is_finis
         real = getattr(owner, name)
 
         async def later(*arguments: Any) -> Any:
-            found = await real(*arguments)
+            row_outcome = await real(*arguments)
             order.append(as_)
-            return found
+            return row_outcome
 
         def now(*arguments: Any) -> Any:
             order.append(as_)
@@ -70,11 +70,11 @@ async def test_a_worker_that_dies_before_it_tells_the_end_is_made_up_for(
 
         with monkeypatch.context() as patch:
             patch.setattr(worker.context.activity, "write_end", dies)
-            served = worker.serve(request)
+            job = worker.serve(request)
             async with asyncio.timeout(10):
                 await reached.wait()
-            served.task.cancel()
-            await asyncio.gather(served.task, return_exceptions=True)
+            job.task.cancel()
+            await asyncio.gather(job.task, return_exceptions=True)
         assert answer(worker.memory, request.rid).ended.status == "completed"
         assert told(worker.memory) == [("Started", request.rid)]
         async with memory_worker.worker(worker.memory, worker.time, name="second") as second:
@@ -91,11 +91,11 @@ async def test_only_the_first_claim_is_told_as_a_beginning(tokens: int) -> None:
         if tokens:
             other.tokens("a", tokens)
         await worker.caught_up()
-        served = worker.serve(request)
+        job = worker.serve(request)
 
         def over() -> bool:
             worker.time.advance(5)
-            return served.task.done()
+            return job.task.done()
 
         await waiting.eventually(over, "it took over", every_s=0.02)
         assert answer(worker.memory, request.rid).fold.epoch == 2

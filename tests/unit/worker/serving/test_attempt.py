@@ -41,14 +41,14 @@ class Rig:
         self.engine = engine or scripted.Scripted(capacity=1, max_model_len=1_000)
         self.detector = StallDetector(STALL_S)
         self.request = new_request(self.memory, metadata=metadata)
-        made = Generation(
+        attempt = Generation(
             rid=self.request.rid,
             fencing_token="a",
             view=visible.PlainText(self.engine.detokenizer()),
             max_tokens=1_000,
         )
         self.attempt = Attempt(
-            made,
+            attempt,
             0,
             self.memory.writer(),
             FlushScheduler(lambda: 1),

@@ -43,8 +43,8 @@ async def test_the_engine_sees_the_file() -> None:
     async with memory_worker.worker() as worker:
         request = asks(worker.memory, put(worker.memory))
         assert await worker.serve(request).outcome() is Outcome.DONE
-        said = answer(worker.memory, request.rid).text
-        assert f"with images {hashlib.sha256(DATA).hexdigest()[:8]}" in said
+        text = answer(worker.memory, request.rid).text
+        assert f"with images {hashlib.sha256(DATA).hexdigest()[:8]}" in text
         assert "data" not in request.messages[0]["content"][1]  # it is not held for longer
 
 
@@ -84,5 +84,5 @@ async def test_a_log_that_does_not_answer_is_asked_again() -> None:
         assert await worker.serve(request).outcome() is Outcome.DONE
         ended = answer(worker.memory, request.rid).ended
         assert ended.status == "completed"
-        said = answer(worker.memory, request.rid).text
-        assert base64.b16encode(hashlib.sha256(DATA).digest()).decode().lower()[:8] in said
+        text = answer(worker.memory, request.rid).text
+        assert base64.b16encode(hashlib.sha256(DATA).digest()).decode().lower()[:8] in text

@@ -69,10 +69,10 @@ async def served(worker: Worker, **more: Any) -> records.Request:
 async def test_a_finished_response_is_kept_as_the_log_has_it() -> None:
     async with memory_worker.worker() as worker:
         request = await served(worker)
-        found = kept(worker.memory, request.rid)
-        assert found == of_the_log(worker.memory, request)
-        assert found is not None
-        assert len(found.ids) == 20
+        window = kept(worker.memory, request.rid)
+        assert window == of_the_log(worker.memory, request)
+        assert window is not None
+        assert len(window.ids) == 20
         assert worker.memory.reads == []  # it was at hand
 
 
@@ -110,10 +110,10 @@ async def test_a_response_that_was_taken_over_is_read_back_and_kept_whole() -> N
         other.yield_("a")
         await worker.caught_up()
         assert await worker.serve(request).outcome() is Outcome.DONE
-        found = kept(worker.memory, request.rid)
-        assert found == of_the_log(worker.memory, request)
-        assert found is not None
-        assert [claim.at for claim in found.claims] == [0, 7]
+        window = kept(worker.memory, request.rid)
+        assert window == of_the_log(worker.memory, request)
+        assert window is not None
+        assert [claim.at for claim in window.claims] == [0, 7]
 
 
 async def test_a_redelivery_after_the_end_writes_an_equal_copy() -> None:
@@ -149,11 +149,11 @@ async def test_a_response_cancelled_before_any_claim_is_kept(stranger_first: boo
         foreign.cancel()
         await worker.caught_up()
         assert await worker.serve(request).outcome() is Outcome.DONE
-        found = kept(worker.memory, request.rid)
-        assert found is not None
-        assert (found.claims, found.frames, found.text) == ([], [], "")
-        assert found.end == records.Cancel(request.rid, OWNER)
-        assert found.ended_ms == 1_000_000 + 1_000 * stranger_first
+        window = kept(worker.memory, request.rid)
+        assert window is not None
+        assert (window.claims, window.frames, window.text) == ([], [], "")
+        assert window.end == records.Cancel(request.rid, OWNER)
+        assert window.ended_ms == 1_000_000 + 1_000 * stranger_first
 
 
 @cases.each("why", ["not stored", "warm-up", "withdrawn", "not shown"])
@@ -261,11 +261,11 @@ async def test_files_that_it_names_are_copied_before_it_and_once_in_a_conversati
         first, second = put(memory, DATA), put(memory, more)
         for request in (asks(memory, first), asks(memory, first, second)):
             assert await worker.serve(request).outcome() is Outcome.DONE
-        found = copied(memory)
-        names = [(chunk.sha256, chunk.chunk) for chunk, _ in found]
+        copy_count = copied(memory)
+        names = [(chunk.sha256, chunk.chunk) for chunk, _ in copy_count]
         assert names == [(files.digest(DATA), 0), (files.digest(DATA), 1), (files.digest(more), 0)]
-        assert b"".join(value for _, value in found[:2]) == DATA
-        assert {chunk.scope for chunk, _ in found} == {OWNER.cache_scope}
+        assert b"".join(value for _, value in copy_count[:2]) == DATA
+        assert {chunk.scope for chunk, _ in copy_count} == {OWNER.cache_scope}
         assert {r.partition for r in memory.appended if (r.key or b"").startswith(b"file:")} == {
             files.partition(files.digest(each), 12) for each in (DATA, more)
         }

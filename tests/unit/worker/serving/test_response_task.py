@@ -75,37 +75,37 @@ def dead_letters(memory: MemoryLog) -> list[records.DeadLetter]:
 async def test_a_new_request_becomes_one_claim_its_tokens_and_one_end() -> None:
     async with memory_worker.worker() as worker:
         request = new_request(worker.memory, metadata=cues(20))
-        served = worker.serve(request)
+        job = worker.serve(request)
 
-        assert await served.outcome() is Outcome.DONE
+        assert await job.outcome() is Outcome.DONE
 
-        found = answer(worker.memory, request.rid)
-        assert found.kinds[0] == "Claim"
-        assert found.kinds[-1] == "End"
-        assert set(found.kinds[1:-1]) == {"Tok"}
-        assert found.text == scripted.expected_text(request.messages, 20)
-        assert found.ended.status == "completed"
-        assert found.ended.usage.output_tokens == 20
-        assert found.fold.ignored == {}
-        claim = found.claims[0]
+        response = answer(worker.memory, request.rid)
+        assert response.kinds[0] == "Claim"
+        assert response.kinds[-1] == "End"
+        assert set(response.kinds[1:-1]) == {"Tok"}
+        assert response.text == scripted.expected_text(request.messages, 20)
+        assert response.ended.status == "completed"
+        assert response.ended.usage.output_tokens == 20
+        assert response.fold.ignored == {}
+        claim = response.claims[0]
         assert (claim.prev, claim.worker, claim.echo) == (None, "this/1", request.echo)
-        assert (claim.req_topic, claim.req_offset) == (served.delivery.topic, 0)
-        assert claim.prompt_tokens == found.ended.usage.input_tokens > 0
+        assert (claim.req_topic, claim.req_offset) == (job.delivery.topic, 0)
+        assert claim.prompt_tokens == response.ended.usage.input_tokens > 0
 
 
 async def test_a_finished_response_is_metered_once_and_gives_everything_back() -> None:
     async with memory_worker.worker() as worker:
         request = new_request(worker.memory, metadata=cues(3))
-        served = worker.serve(request)
-        await served.outcome()
+        job = worker.serve(request)
+        await job.outcome()
 
         assert [(m.rid, m.claims, m.status) for m in metered(worker.memory)] == [
             (request.rid, 1, "completed")
         ]
         assert metered(worker.memory, topics.AUDIT) == metered(worker.memory)
         assert dead_letters(worker.memory) == []
-        assert served.delivery.tracker.in_flight == 0
-        assert served.delivery.tracker.next_commit(99) == (1, 99)
+        assert job.delivery.tracker.in_flight == 0
+        assert job.delivery.tracker.next_commit(99) == (1, 99)
         assert worker.context.engine_slots.running == 0
 
 
@@ -126,13 +126,13 @@ async def test_the_offset_is_not_finished_before_usage_and_audit_are_in_the_log(
         other.cancel()
         worker.memory.hold_acknowledgements()
         await worker.caught_up()
-        served = worker.serve(request)
+        job = worker.serve(request)
         await eventually(lambda: metered(worker.memory), "a usage record", every_s=0.005)
 
-        assert served.delivery.tracker.in_flight == 1
+        assert job.delivery.tracker.in_flight == 1
         worker.memory.release_acknowledgements()
-        assert await served.outcome() is Outcome.DONE
-        assert served.delivery.tracker.in_flight == 0
+        assert await job.outcome() is Outcome.DONE
+        assert job.delivery.tracker.in_flight == 0
 
 
 async def test_a_redelivered_finished_request_is_finished_without_a_claim() -> None:
@@ -153,14 +153,14 @@ async def test_a_redelivered_finished_request_is_finished_without_a_claim() -> N
 async def test_a_redelivery_joins_and_both_deliveries_are_finished_together() -> None:
     async with memory_worker.worker() as worker:
         request = new_request(worker.memory, metadata=ENDLESS)
-        served = worker.serve(request)
+        job = worker.serve(request)
         await tokens(worker.memory, request.rid, 3)
         later = Tracker()
-        served.serving.join(worker.deliver(request, later))
+        job.serving.join(worker.deliver(request, later))
         Foreign(worker.memory, request).cancel()
 
-        assert await served.outcome() is Outcome.DONE
-        assert served.delivery.tracker.in_flight == later.in_flight == 0
+        assert await job.outcome() is Outcome.DONE
+        assert job.delivery.tracker.in_flight == later.in_flight == 0
         assert later.next_commit(99) is not None
 
 
@@ -182,25 +182,25 @@ async def test_a_silent_owner_is_replaced_after_the_grace_and_not_before() -> No
         other.claim("a")
         other.tokens("a", 7)
         await worker.caught_up()
-        served = worker.serve(request)
+        job = worker.serve(request)
 
         await several_looks(worker)
         assert len(answer(worker.memory, request.rid).claims) == 1
-        assert not served.serving.response.wants_slot
+        assert not job.serving.response.wants_slot
         worker.time.advance(GRACE_S - 0.1)
         await several_looks(worker)
         assert len(answer(worker.memory, request.rid).claims) == 1
         worker.time.advance(0.2)
 
-        assert await served.outcome() is Outcome.DONE
-        found = answer(worker.memory, request.rid)
-        assert [(claim.prev, claim.worker) for claim in found.claims] == [
+        assert await job.outcome() is Outcome.DONE
+        response = answer(worker.memory, request.rid)
+        assert [(claim.prev, claim.worker) for claim in response.claims] == [
             (None, "other/1"),
             ("a", "this/1"),
         ]
-        assert found.claims[1].echo == {}
-        assert found.text == scripted.expected_text(request.messages, 20)
-        assert found.fold.ignored == {}
+        assert response.claims[1].echo == {}
+        assert response.text == scripted.expected_text(request.messages, 20)
+        assert response.fold.ignored == {}
 
 
 async def test_an_owner_that_yielded_is_replaced_without_grace() -> None:
@@ -230,14 +230,14 @@ async def test_a_takeover_goes_on_behind_what_landed_before_its_claim() -> None:
         other.tokens("a", 6)
         worker.time.advance(GRACE_S + 1)
         worker.context.clock.observe(int(worker.time.now * 1000), worker.time.now)
-        served = worker.serve(request)
+        job = worker.serve(request)
         await tokens(worker.memory, request.rid, 12)
         worker.memory.catch_up(topics.TOKENS, 0)
 
-        assert await served.outcome() is Outcome.DONE
-        found = answer(worker.memory, request.rid)
-        assert found.text == scripted.expected_text(request.messages, 20)
-        assert found.fold.ignored == {}
+        assert await job.outcome() is Outcome.DONE
+        response = answer(worker.memory, request.rid)
+        assert response.text == scripted.expected_text(request.messages, 20)
+        assert response.fold.ignored == {}
 
 
 @pytest.mark.parametrize(("ignore", "count"), [(False, 5), (True, 20)])
@@ -266,27 +266,27 @@ async def test_the_loser_of_a_race_stands_down_and_the_winner_s_end_finishes_the
         worker.memory.lag(topics.TOKENS, 0, 0)  # so that the worker does not see the other's claim
         other = Foreign(worker.memory, request)
         other.claim("a")
-        served = worker.serve(request)
+        job = worker.serve(request)
         await eventually(
             lambda: len(answer(worker.memory, request.rid).claims) == 2, "two claims in the log"
         )
         worker.memory.catch_up(topics.TOKENS, 0)
-        await eventually(lambda: not served.serving.response.wants_slot, "it stands down")
+        await eventually(lambda: not job.serving.response.wants_slot, "it stands down")
         assert worker.engine.running == 0
         assert worker.context.engine_slots.running == 0
         other.tokens("a", 5)
         other.end("a")
 
-        assert await served.outcome() is Outcome.DONE
-        found = answer(worker.memory, request.rid)
-        assert found.fold.ids == scripted.expected_ids(request.messages, 5)
-        assert found.fold.claims == [("a", "other/1")]
+        assert await job.outcome() is Outcome.DONE
+        response = answer(worker.memory, request.rid)
+        assert response.fold.ids == scripted.expected_ids(request.messages, 5)
+        assert response.fold.claims == [("a", "other/1")]
 
 
 async def test_a_worker_that_is_superseded_stops_generating() -> None:
     async with memory_worker.worker() as worker:
         request = new_request(worker.memory, metadata=ENDLESS)
-        served = worker.serve(request)
+        job = worker.serve(request)
         await tokens(worker.memory, request.rid, 3)
         mine = answer(worker.memory, request.rid).claims[0].own
         other = Foreign(worker.memory, request)
@@ -296,7 +296,7 @@ async def test_a_worker_that_is_superseded_stops_generating() -> None:
         slots = worker.context.engine_slots
         await eventually(lambda: slots.running == 0, "its slot is free")
         other.end("b")
-        assert await served.outcome() is Outcome.DONE
+        assert await job.outcome() is Outcome.DONE
         assert answer(worker.memory, request.rid).fold.owner == "b"
 
 
@@ -304,18 +304,18 @@ async def test_a_cancel_stops_the_engine_and_no_end_is_written() -> None:
     price = settings.Price(1, 2)
     async with memory_worker.worker(price=lambda _model: price) as worker:
         request = new_request(worker.memory, metadata=ENDLESS)
-        served = worker.serve(request)
+        job = worker.serve(request)
         await tokens(worker.memory, request.rid, 3)
         Foreign(worker.memory, request).cancel()
 
-        assert await served.outcome() is Outcome.DONE
+        assert await job.outcome() is Outcome.DONE
         assert worker.engine.running == 0
-        found = answer(worker.memory, request.rid)
-        assert "End" not in found.kinds
-        assert len(found.claims) == 1
-        assert found.ended.status == "cancelled"
+        response = answer(worker.memory, request.rid)
+        assert "End" not in response.kinds
+        assert len(response.claims) == 1
+        assert response.ended.status == "cancelled"
         (bill,) = metered(worker.memory)
-        assert (bill.status, bill.usage) == ("cancelled", found.ended.usage)
+        assert (bill.status, bill.usage) == ("cancelled", response.ended.usage)
         assert bill.usage.output_tokens >= 3
         cost = 1_000 * bill.usage.input_tokens + 2_000 * bill.usage.output_tokens
         assert bill.cost_nano == cost, "what was generated is paid for"
@@ -326,7 +326,7 @@ async def test_a_cancel_that_races_the_end_leaves_one_terminal() -> None:
     async with memory_worker.worker() as worker:
         request = new_request(worker.memory, metadata=cues(300, script_pace_ms="1"))
         worker.memory.lag(topics.TOKENS, 0, 1)  # it sees its own CLAIM and nothing behind it
-        served = worker.serve(request)
+        job = worker.serve(request)
         await tokens(worker.memory, request.rid, 1)
         Foreign(worker.memory, request).cancel()
         await eventually(
@@ -334,13 +334,13 @@ async def test_a_cancel_that_races_the_end_leaves_one_terminal() -> None:
         )
         worker.memory.catch_up(topics.TOKENS, 0)
 
-        assert await served.outcome() is Outcome.DONE
-        found = answer(worker.memory, request.rid)
-        assert found.ended.status == "cancelled"
-        assert scripted.expected_text(request.messages, 300).startswith(found.text)
+        assert await job.outcome() is Outcome.DONE
+        response = answer(worker.memory, request.rid)
+        assert response.ended.status == "cancelled"
+        assert scripted.expected_text(request.messages, 300).startswith(response.text)
         (bill,) = metered(worker.memory)
         assert bill.status == "cancelled"
-        assert served.delivery.tracker.in_flight == 0
+        assert job.delivery.tracker.in_flight == 0
 
 
 @pytest.mark.parametrize("landed", [False, True])
@@ -367,37 +367,37 @@ async def test_after_a_failed_frame_the_token_is_abandoned_and_the_worker_succee
         request = new_request(
             worker.memory, metadata={"script_tokens": "60", "script_pace_ms": "1"}
         )
-        served = worker.serve(request)
+        job = worker.serve(request)
         await tokens(worker.memory, request.rid, 3)
         worker.memory.fail_next_append(landed=landed)
 
-        assert await served.outcome() is Outcome.DONE
-        found = answer(worker.memory, request.rid)
-        first, second = found.claims
+        assert await job.outcome() is Outcome.DONE
+        response = answer(worker.memory, request.rid)
+        first, second = response.claims
         assert second.prev == first.own
         assert second.worker == first.worker
-        at = found.records.index(second)
-        assert all(getattr(r, "own", None) != first.own for r in found.records[at:])
-        assert found.text == scripted.expected_text(request.messages, 60)
-        assert served.serving.response.abandoned == {first.own}
+        at = response.records.index(second)
+        assert all(getattr(r, "own", None) != first.own for r in response.records[at:])
+        assert response.text == scripted.expected_text(request.messages, 60)
+        assert job.serving.response.abandoned == {first.own}
 
 
 async def test_a_drained_response_is_yielded_at_a_token_boundary_and_left() -> None:
     async with memory_worker.worker() as worker:
         request = new_request(worker.memory, metadata=ENDLESS)
-        served = worker.serve(request)
+        job = worker.serve(request)
         await tokens(worker.memory, request.rid, 3)
         worker.context.draining = True
-        served.serving.interrupt(Stop.DRAIN)
+        job.serving.interrupt(Stop.DRAIN)
 
-        assert await served.outcome() is Outcome.LEFT
-        found = answer(worker.memory, request.rid)
-        assert found.kinds[-1] == "Yield"
-        last = found.records[-1]
+        assert await job.outcome() is Outcome.LEFT
+        response = answer(worker.memory, request.rid)
+        assert response.kinds[-1] == "Yield"
+        last = response.records[-1]
         assert isinstance(last, records.Yield)
-        assert last.seq == found.fold.next
-        assert found.fold.ignored == {}
-        assert served.delivery.tracker.in_flight == 1  # it stays unfinished
+        assert last.seq == response.fold.next
+        assert response.fold.ignored == {}
+        assert job.delivery.tracker.in_flight == 1  # it stays unfinished
         assert worker.engine.running == worker.context.engine_slots.running == 0
 
 
@@ -431,20 +431,20 @@ async def test_when_the_attempts_are_used_up_the_response_fails_with_one_dead_le
             prev = own
         Foreign(worker.memory, request).tokens("c", 2)
         await worker.caught_up()
-        served = worker.serve(request)
+        job = worker.serve(request)
         await several_looks(worker)
         worker.time.advance(GRACE_S + 1)
 
-        assert await served.outcome() is Outcome.DONE
-        found = answer(worker.memory, request.rid)
-        assert found.kinds[-2:] == ["Claim", "End"]
-        assert (found.ended.status, found.ended.error) == (
+        assert await job.outcome() is Outcome.DONE
+        response = answer(worker.memory, request.rid)
+        assert response.kinds[-2:] == ["Claim", "End"]
+        assert (response.ended.status, response.ended.error) == (
             "failed",
             claim_plan.ATTEMPTS_EXHAUSTED.error,
         )
-        assert found.fold.next == 2
+        assert response.fold.next == 2
         # The closing claim has not encoded the prompt; the first claim knows its length.
-        assert found.ended.usage == records.Usage(input_tokens=7, output_tokens=2)
+        assert response.ended.usage == records.Usage(input_tokens=7, output_tokens=2)
         (letter,) = dead_letters(worker.memory)
         assert (letter.rid, letter.reason, letter.attempts) == (
             request.rid,
@@ -474,7 +474,7 @@ async def go_on_later(worker: Worker) -> None:
 async def test_last_attempts_are_trials_of_which_one_at_a_time_is_short_of_progress() -> None:
     async with memory_worker.worker(capacity=8) as worker:
         asked = [lost_twice(worker, takeover.PROGRESS - 1) for _ in range(4)]
-        served = [worker.serve(request) for request in asked]
+        jobs = [worker.serve(request) for request in asked]
         await go_on_later(worker)
 
         await eventually(lambda: worker.engine.running == 4, "all run beside each other")
@@ -495,7 +495,7 @@ async def test_last_attempts_are_trials_of_which_one_at_a_time_is_short_of_progr
         }
         for before, after in itertools.pairwise(asked):
             assert passed[before.rid] < claimed[after.rid]
-        for request, it in zip(asked, served, strict=True):
+        for request, it in zip(asked, jobs, strict=True):
             Foreign(worker.memory, request).cancel()
             await it.outcome()
         assert worker.context.trials.running == 0
@@ -507,10 +507,10 @@ async def test_responses_that_got_ahead_go_on_together_whatever_number_of_worker
     async with memory_worker.worker(capacity=8) as worker:
         worker.context.trials.acquire(0)  # a trial that never ends
         asked = [lost_twice(worker, takeover.PROGRESS) for _ in range(4)]
-        served = [worker.serve(request) for request in asked]
+        jobs = [worker.serve(request) for request in asked]
         await go_on_later(worker)
         await eventually(lambda: worker.engine.running == 4, "all run")
-        for request, it in zip(asked, served, strict=True):
+        for request, it in zip(asked, jobs, strict=True):
             Foreign(worker.memory, request).cancel()
             await it.outcome()
 
@@ -527,12 +527,12 @@ async def test_a_trial_of_a_response_that_is_alone_lasts_to_its_end(counts: bool
             other.claim(own, prev)
             other.tokens(own, 1 if counts and own == "e" else takeover.PROGRESS)
             prev = own
-        served = worker.serve(request)
+        job = worker.serve(request)
         await go_on_later(worker)
         await tokens(worker.memory, request.rid, 8 * takeover.PROGRESS)
         assert worker.context.trials.running == 1
         Foreign(worker.memory, request).cancel()
-        await served.outcome()
+        await job.outcome()
         assert worker.context.trials.running == 0
 
 
@@ -564,7 +564,7 @@ async def test_what_is_no_suspect_any_more_when_its_slot_comes_leaves_the_place_
         holder = worker.context.engine_slots.acquire(0)
         request = lost_twice(worker, takeover.PROGRESS - 1)
         await worker.caught_up()
-        served = worker.serve(request)
+        job = worker.serve(request)
         await go_on_later(worker)
         await eventually(lambda: worker.context.engine_slots.queued == 1, "it queues for a slot")
         assert worker.context.trials.running == 1
@@ -575,7 +575,7 @@ async def test_what_is_no_suspect_any_more_when_its_slot_comes_leaves_the_place_
         await eventually(lambda: worker.engine.running == 1, "it runs")
         assert worker.context.trials.running == 0
         Foreign(worker.memory, request).cancel()
-        await served.outcome()
+        await job.outcome()
 
 
 async def test_the_last_attempt_waits_for_the_place_of_a_trial() -> None:
@@ -586,14 +586,14 @@ async def test_the_last_attempt_waits_for_the_place_of_a_trial() -> None:
         await worker.caught_up()
         holder = worker.context.trials.acquire(0)
         assert holder.done()
-        served = worker.serve(request)
+        job = worker.serve(request)
         worker.time.advance(GRACE_S + 1)
         worker.context.clock.observe(int(worker.time.now * 1000), worker.time.now)
 
         await eventually(lambda: worker.context.trials.queued == 1, "it queues")
         assert len(answer(worker.memory, request.rid).claims) == 2
         worker.context.trials.release(holder)
-        assert await served.outcome() is Outcome.DONE
+        assert await job.outcome() is Outcome.DONE
         assert worker.context.trials.running == 0
 
 
@@ -614,10 +614,10 @@ async def test_an_expired_request_is_claimed_only_to_be_ended(known: bool) -> No
             worker.memory.clock = lambda: worker.time.now + 1.5
 
         assert await worker.serve(request, delivery).outcome() is Outcome.DONE
-        found = answer(worker.memory, request.rid)
-        assert found.kinds == ["Claim", "End"]
-        assert (found.ended.reason, found.ended.status) == ("expired", "failed")
-        assert found.ended.usage.output_tokens == 0
+        response = answer(worker.memory, request.rid)
+        assert response.kinds == ["Claim", "End"]
+        assert (response.ended.reason, response.ended.status) == ("expired", "failed")
+        assert response.ended.usage.output_tokens == 0
         assert dead_letters(worker.memory) == []
 
 
@@ -627,13 +627,13 @@ async def test_a_request_that_expires_while_it_waits_for_a_slot_is_ended_then(
     async with memory_worker.worker(capacity=1) as worker:
         holder = worker.context.engine_slots.acquire(0)
         request = new_request(worker.memory, metadata=cues(20), ttl_ms=5_000)
-        served = worker.serve(request, worker.deliver(request))
+        job = worker.serve(request, worker.deliver(request))
         await eventually(lambda: worker.context.engine_slots.queued == 1, "it waits")
         worker.time.advance(6)
         worker.context.clock.observe_acknowledgement(int(worker.time.now * 1000), worker.time.now)
-        assert await served.outcome() is Outcome.DONE
-        found = answer(worker.memory, request.rid)
-        assert (found.ended.reason, found.ended.usage.output_tokens) == ("expired", 0)
+        assert await job.outcome() is Outcome.DONE
+        response = answer(worker.memory, request.rid)
+        assert (response.ended.reason, response.ended.usage.output_tokens) == ("expired", 0)
         assert (holder.done(), worker.context.engine_slots.queued) == (True, 0)
 
 
@@ -641,9 +641,9 @@ async def test_a_warm_up_ends_at_once_without_the_engine() -> None:
     async with memory_worker.worker() as worker:
         request = new_request(worker.memory, metadata=cues(20), generate=False)
         assert await worker.serve(request).outcome() is Outcome.DONE
-        found = answer(worker.memory, request.rid)
-        assert found.kinds == ["Claim", "End"]
-        assert (found.ended.reason, found.ended.status) == ("warmup", "completed")
+        response = answer(worker.memory, request.rid)
+        assert response.kinds == ["Claim", "End"]
+        assert (response.ended.reason, response.ended.status) == ("warmup", "completed")
 
 
 async def test_a_model_that_is_not_served_here_fails_the_response() -> None:
@@ -660,13 +660,13 @@ async def test_an_engine_that_fails_again_and_again_ends_the_response_with_a_dea
         request = new_request(
             worker.memory, metadata=cues(20, script_fault="error", script_fault_at="4")
         )
-        served = worker.serve(request)
+        job = worker.serve(request)
 
-        assert await served.outcome() is Outcome.DONE
-        found = answer(worker.memory, request.rid)
-        assert found.ended.error == claim_plan.ENGINE_FAILED.error
-        assert len(found.claims) == response_state.MAX_ENGINE_RETRIES + 1
-        assert found.text == scripted.expected_text(request.messages, 4)
+        assert await job.outcome() is Outcome.DONE
+        response = answer(worker.memory, request.rid)
+        assert response.ended.error == claim_plan.ENGINE_FAILED.error
+        assert len(response.claims) == response_state.MAX_ENGINE_RETRIES + 1
+        assert response.text == scripted.expected_text(request.messages, 4)
         assert [letter.reason for letter in dead_letters(worker.memory)] == ["engine_failed"]
 
 
@@ -676,9 +676,9 @@ async def test_a_dead_engine_is_no_yield_and_the_request_is_left() -> None:
             worker.memory, metadata=cues(20, script_fault="engine_death", script_fault_at="4")
         )
         assert await worker.serve(request).outcome() is Outcome.LEFT
-        found = answer(worker.memory, request.rid)
-        assert "Yield" not in found.kinds
-        assert found.fold.phase is fold.Phase.LIVE
+        response = answer(worker.memory, request.rid)
+        assert "Yield" not in response.kinds
+        assert response.fold.phase is fold.Phase.LIVE
         assert worker.context.leaving
 
 
@@ -687,19 +687,19 @@ async def test_a_request_of_another_log_is_finished_without_a_claim() -> None:
         request = new_request(worker.memory)
         foreign = ids.mint(ids.Address(b"else", 0, 0), b"x" * ids.RANDOM_BYTES)
         request = msgspec.structs.replace(request, rid=foreign)
-        served = worker.serve(request)
-        assert await served.outcome() is Outcome.LOST
-        assert served.delivery.tracker.in_flight == 0
+        job = worker.serve(request)
+        assert await job.outcome() is Outcome.LOST
+        assert job.delivery.tracker.in_flight == 0
 
 
 async def test_a_worker_whose_log_was_replaced_finishes_no_request_of_the_new_log() -> None:
     async with memory_worker.worker() as worker:
         worker.memory.replace("two")
         request = new_request(worker.memory)
-        served = worker.serve(request)
+        job = worker.serve(request)
         with pytest.raises(log.LogChanged):
-            await served.outcome()
-        assert served.delivery.tracker.in_flight == 1
+            await job.outcome()
+        assert job.delivery.tracker.in_flight == 1
 
 
 async def lose_beginning(worker: Worker, request: records.Request) -> Foreign:
@@ -719,15 +719,15 @@ async def test_a_response_whose_beginning_is_lost_is_ended_for_every_reader() ->
     async with memory_worker.worker() as worker:
         request = new_request(worker.memory, store=True)
         await lose_beginning(worker, request)
-        served = worker.serve(request)
+        job = worker.serve(request)
         await worker.caught_up()
         worker.time.advance(takeover.GRACE_MS / 1000 + 1)
-        assert await served.outcome() is Outcome.DONE
-        assert served.delivery.tracker.in_flight == 0
-        found = answer(worker.memory, request.rid)
-        assert found.kinds == ["Tok", "Cancel"]
-        assert found.ended.error is not None
-        assert (found.ended.status, found.ended.error[0]) == ("failed", "history_lost")
+        assert await job.outcome() is Outcome.DONE
+        assert job.delivery.tracker.in_flight == 0
+        response = answer(worker.memory, request.rid)
+        assert response.kinds == ["Tok", "Cancel"]
+        assert response.ended.error is not None
+        assert (response.ended.status, response.ended.error[0]) == ("failed", "history_lost")
         [kept] = worker.memory.records(
             topics.HISTORY, history.partition(request.rid, topics.partitions_of(topics.HISTORY))
         )
@@ -742,13 +742,13 @@ async def test_a_response_whose_beginning_is_lost_is_its_owner_s_while_that_one_
     async with memory_worker.worker() as worker:
         request = new_request(worker.memory)
         other = await lose_beginning(worker, request)
-        served = worker.serve(request)
+        job = worker.serve(request)
         for seq in (3, 4):
             await worker.caught_up()
             worker.time.advance(takeover.GRACE_MS / 1000 - 0.5)
             other.write(records.Tok(request.rid, "a", seq, [1], "x", "0" * 16))
         await worker.caught_up()
-        assert not served.task.done()
+        assert not job.task.done()
         assert answer(worker.memory, request.rid).kinds == ["Tok"] * 3
 
 
@@ -792,9 +792,9 @@ async def test_after_an_outage_an_old_request_waits_for_its_cancel_and_a_new_one
 
         steady_s = SETTLE_S
         kept = new_request(worker.memory, metadata=cues(3))
-        served = worker.serve(kept)
+        job = worker.serve(kept)
         worker.time.advance(APPEND_WITHIN_MS / 1000 + 1)
-        assert await served.outcome() is Outcome.DONE
+        assert await job.outcome() is Outcome.DONE
         assert answer(worker.memory, kept.rid).ended.status == "completed"
 
 
@@ -870,19 +870,19 @@ async def test_a_batch_answer_makes_way_and_goes_on_where_it_was() -> None:
     async with memory_worker.worker(capacity=1) as worker:
         batch, urgent = await paused(worker)
         rid = batch.serving.response.rid
-        found = answer(worker.memory, rid)
-        assert found.kinds[-1] == "Yield"
-        assert attempt.PAUSABLE_AFTER <= found.fold.next < 200
+        response = answer(worker.memory, rid)
+        assert response.kinds[-1] == "Yield"
+        assert attempt.PAUSABLE_AFTER <= response.fold.next < 200
         assert worker.context.engine_slots.queued == 1
 
         Foreign(worker.memory, urgent.serving.response.request).cancel()
         assert await batch.outcome() is Outcome.DONE
-        found = answer(worker.memory, rid)
-        assert found.text == scripted.expected_text(batch.serving.response.request.messages, 200)
-        assert len(found.claims) == 2
-        assert found.fold.ignored == {}
-        assert takeover.attempts(found.fold) == (1, 1)
-        assert found.ended.usage.output_tokens == 200
+        response = answer(worker.memory, rid)
+        assert response.text == scripted.expected_text(batch.serving.response.request.messages, 200)
+        assert len(response.claims) == 2
+        assert response.fold.ignored == {}
+        assert takeover.attempts(response.fold) == (1, 1)
+        assert response.ended.usage.output_tokens == 200
         await urgent.outcome()
         pool = worker.context.engine_slots
         assert (pool.ended, len(pool.holds)) == (2, 2), "each response counts once"
@@ -956,21 +956,21 @@ async def test_long_answers_of_one_principal_make_way_for_the_first_token_of_ano
         # Each makes at most one token in a turn of the loop: none ends before the others have.
         made = cues(500, script_pace_ms="1")
         long = [new_request(worker.memory, f"number {n}", metadata=made) for n in range(8)]
-        served = [worker.serve(request) for request in long]
+        jobs = [worker.serve(request) for request in long]
         await eventually(
             lambda: sum(answer(worker.memory, r.rid).fold.next > 0 for r in long) == 4, "all run"
         )
         for _ in range(3):
             other = new_request(worker.memory, metadata=cues(3), owner=BOB)
             assert await worker.serve(other).outcome() is Outcome.DONE
-            assert not any(each.task.done() for each in served)
-        for request, each in zip(long, served, strict=True):
+            assert not any(each.task.done() for each in jobs)
+        for request, each in zip(long, jobs, strict=True):
             assert await each.outcome() is Outcome.DONE
-            found = answer(worker.memory, request.rid)
-            assert found.text == scripted.expected_text(request.messages, 500)
-            assert found.fold.ignored == {}
-            assert len(found.fold.yielded) <= response_state.MAX_PAUSES
-            assert takeover.attempts(found.fold) == (1, 1)
+            response = answer(worker.memory, request.rid)
+            assert response.text == scripted.expected_text(request.messages, 500)
+            assert response.fold.ignored == {}
+            assert len(response.fold.yielded) <= response_state.MAX_PAUSES
+            assert takeover.attempts(response.fold) == (1, 1)
         pauses = sum(len(answer(worker.memory, r.rid).fold.yielded) for r in long)
         assert 0 < pauses <= 3, "one for each request of the other principal at most"
 
@@ -1000,17 +1000,17 @@ async def test_what_the_engine_holds_of_a_conversation_is_known_until_it_is_drop
             assert await worker.serve(request).outcome() is Outcome.DONE
             return answer(worker.memory, request.rid).ended.usage
 
-        held = worker.context.prefixes
+        prefixes = worker.context.prefixes
         assert (await served(first, "a")).cached_tokens == 0
-        whole = held.table(worker.time.now)["a"]
+        whole = prefixes.table(worker.time.now)["a"]
         assert whole > 200
         usage = await served(more, "a", "b", "c")
         assert usage.cached_tokens == whole
-        table = held.table(worker.time.now)
+        table = prefixes.table(worker.time.now)
         assert list(table) == ["a", "b", "c"]
         assert usage.input_tokens - 16 < table["c"] <= usage.input_tokens
         await served([{"role": "user", "content": "other " * 1_150}], "z")
-        assert "a" not in held.table(worker.time.now)
+        assert "a" not in prefixes.table(worker.time.now)
 
 
 async def test_a_usage_record_has_the_times_of_the_tokens() -> None:

@@ -84,9 +84,9 @@ async def serve_on_a_replaced_log() -> None:
 
 
 async def test_a_replaced_log_ends_the_worker() -> None:
-    with pytest.raises(ExceptionGroup) as raised:
+    with pytest.raises(ExceptionGroup) as error:
         await serve_on_a_replaced_log()
-    assert raised.group_contains(log.LogChanged)
+    assert error.group_contains(log.LogChanged)
 
 
 async def test_a_request_of_another_log_waits_while_the_log_is_away() -> None:

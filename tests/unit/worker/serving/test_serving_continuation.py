@@ -60,8 +60,8 @@ async def test_a_text_that_is_no_beginning_is_a_part_of_the_prompt() -> None:
     async with memory_worker.worker() as worker:
         cut = new_request(worker.memory, metadata=cues(TOKENS))
         rest = continued(cut, worker.memory, "Something else.")
-        found = await done(worker, rest)
-        assert found.text == scripted.expected_text(rest.messages, TOKENS)
+        response = await done(worker, rest)
+        assert response.text == scripted.expected_text(rest.messages, TOKENS)
 
 
 @cases.each("cut_at", [0, 1, 7])
@@ -81,13 +81,13 @@ async def test_a_takeover_goes_on_behind_the_same_text(cut_at: int) -> None:
             state = answer(worker.memory, rest.rid).fold
             other.write(records.Tok(rest.rid, "a", 0, expected[:cut_at], text, state.h))
         await worker.caught_up()
-        served = worker.serve(rest)
+        job = worker.serve(rest)
         worker.time.advance(30)
-        assert await served.outcome() is Outcome.DONE
-        found = answer(worker.memory, rest.rid)
-        assert found.fold.epoch == 2
-        assert found.fold.ids == expected
-        assert said + found.text == scripted.expected_text(cut.messages, TOKENS)
+        assert await job.outcome() is Outcome.DONE
+        response = answer(worker.memory, rest.rid)
+        assert response.fold.epoch == 2
+        assert response.fold.ids == expected
+        assert said + response.text == scripted.expected_text(cut.messages, TOKENS)
         assert judged(worker.memory, cut, rest).failed() == []
 
 
@@ -99,6 +99,6 @@ async def test_an_engine_that_cannot_continue_text_refuses_it(
     )
     async with memory_worker.worker() as worker:
         rest = continued(new_request(worker.memory), worker.memory, "You")
-        found = await done(worker, rest)
-        assert found.ended.error is not None
-        assert found.ended.error[0] == "unsupported_parameter"
+        response = await done(worker, rest)
+        assert response.ended.error is not None
+        assert response.ended.error[0] == "unsupported_parameter"

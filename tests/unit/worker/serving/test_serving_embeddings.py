@@ -48,14 +48,14 @@ async def test_the_end_has_the_vectors_and_the_tokens_that_were_read(
     async with memory_worker.worker() as worker:
         request = asking(worker.memory, dimensions=dimensions)
         assert await worker.serve(request).outcome() is Outcome.DONE
-        found = answer(worker.memory, request.rid)
-        assert found.kinds == ["Claim", "End"]
-        assert found.ended.vectors == vectors_of(dimensions=dimensions)
-        assert found.ended.status == "completed"
-        assert found.ended.usage == records.Usage(input_tokens=3 + 3 + 1)
-        assert found.claims[0].prompt_tokens == 7
+        response = answer(worker.memory, request.rid)
+        assert response.kinds == ["Claim", "End"]
+        assert response.ended.vectors == vectors_of(dimensions=dimensions)
+        assert response.ended.status == "completed"
+        assert response.ended.usage == records.Usage(input_tokens=3 + 3 + 1)
+        assert response.claims[0].prompt_tokens == 7
         (bill,) = metered(worker.memory)
-        assert (bill.usage, bill.status) == (found.ended.usage, "completed")
+        assert (bill.usage, bill.status) == (response.ended.usage, "completed")
         assert bill.prompt_digest == request.prompt_digest
 
 
@@ -65,21 +65,21 @@ async def test_a_takeover_computes_again_and_the_lost_worker_s_end_does_not_coun
         other = Foreign(worker.memory, request)
         other.claim("a")
         await worker.caught_up()
-        served = worker.serve(request)
+        job = worker.serve(request)
         worker.time.advance(3)
         await eventually(
             lambda: answer(worker.memory, request.rid).fold.epoch == 2, "claimed", every_s=0.001
         )
         other.write(records.End(request.rid, "a", 0, "stop", fold.H0, vectors=(b"\1\1\1\1",) * 3))
-        assert await served.outcome() is Outcome.DONE
-        found = answer(worker.memory, request.rid)
-        assert found.ended.vectors == vectors_of()
+        assert await job.outcome() is Outcome.DONE
+        response = answer(worker.memory, request.rid)
+        assert response.ended.vectors == vectors_of()
 
 
 async def test_the_first_valid_end_wins() -> None:
     async with memory_worker.worker() as worker:
         request = asking(worker.memory, pace_ms=200)
-        served = worker.serve(request)
+        job = worker.serve(request)
         await eventually(
             lambda: answer(worker.memory, request.rid).fold.epoch == 1, "claimed", every_s=0.001
         )
@@ -88,33 +88,33 @@ async def test_the_first_valid_end_wins() -> None:
         Foreign(worker.memory, request).write(
             records.End(request.rid, own, 0, "stop", fold.H0, vectors=first)
         )
-        assert await served.outcome() is Outcome.DONE
+        assert await job.outcome() is Outcome.DONE
         assert answer(worker.memory, request.rid).ended.vectors == first
 
 
 async def test_a_cancel_stops_the_engine_and_ends_it_without_vectors() -> None:
     async with memory_worker.worker() as worker:
         request = asking(worker.memory, pace_ms=60_000)
-        served = worker.serve(request)
+        job = worker.serve(request)
         await eventually(lambda: worker.engine.running == 1, "it runs", every_s=0.001)
         Foreign(worker.memory, request).cancel()
-        assert await served.outcome() is Outcome.DONE
+        assert await job.outcome() is Outcome.DONE
         await eventually(lambda: worker.engine.running == 0, "it stopped", every_s=0.001)
-        found = answer(worker.memory, request.rid)
-        assert (found.ended.status, found.ended.vectors) == ("cancelled", ())
-        assert found.ended.usage.input_tokens == 7
+        response = answer(worker.memory, request.rid)
+        assert (response.ended.status, response.ended.vectors) == ("cancelled", ())
+        assert response.ended.usage.input_tokens == 7
 
 
 async def test_a_drained_worker_gives_it_to_another() -> None:
     async with memory_worker.worker() as worker:
         request = asking(worker.memory, pace_ms=5)
-        served = worker.serve(request)
+        job = worker.serve(request)
         await eventually(lambda: worker.engine.running == 1, "it runs", every_s=0.001)
-        served.serving.interrupt(Stop.DRAIN)
-        assert await served.outcome() is Outcome.DONE
-        found = answer(worker.memory, request.rid)
-        assert found.kinds == ["Claim", "Yield", "Claim", "End"]
-        assert found.ended.vectors == vectors_of()
+        job.serving.interrupt(Stop.DRAIN)
+        assert await job.outcome() is Outcome.DONE
+        response = answer(worker.memory, request.rid)
+        assert response.kinds == ["Claim", "Yield", "Claim", "End"]
+        assert response.ended.vectors == vectors_of()
 
 
 async def test_an_expired_request_is_not_embedded() -> None:
@@ -123,8 +123,8 @@ async def test_an_expired_request_is_not_embedded() -> None:
         delivery = worker.deliver(request)
         worker.time.advance(601)
         assert await worker.serve(request, delivery).outcome() is Outcome.DONE
-        found = answer(worker.memory, request.rid)
-        assert (found.ended.reason, found.ended.vectors) == ("expired", ())
+        response = answer(worker.memory, request.rid)
+        assert (response.ended.reason, response.ended.vectors) == ("expired", ())
 
 
 @cases.each(
@@ -141,10 +141,10 @@ async def test_what_cannot_be_embedded_fails_by_name(
     async with memory_worker.worker() as worker:
         request = asking(worker.memory, **more)
         assert await worker.serve(request).outcome() is Outcome.DONE
-        found = answer(worker.memory, request.rid)
-        assert found.ended.error is not None
-        assert found.ended.error[0] == code
-        assert says in found.ended.error[1]
+        response = answer(worker.memory, request.rid)
+        assert response.ended.error is not None
+        assert response.ended.error[0] == code
+        assert says in response.ended.error[1]
         assert not dead_letters(worker.memory)
 
 
@@ -155,8 +155,8 @@ async def test_attempts_that_fail_in_the_engine_end_in_one_dead_letter(
     async with memory_worker.worker() as worker:
         request = asking(worker.memory, script_fault="error", script_fault_at="1")
         assert await worker.serve(request).outcome() is Outcome.DONE
-        found = answer(worker.memory, request.rid)
-        assert (found.ended.status, found.ended.vectors) == ("failed", ())
+        response = answer(worker.memory, request.rid)
+        assert (response.ended.status, response.ended.vectors) == ("failed", ())
         (letter,) = dead_letters(worker.memory)
         assert letter.prompt_digest == request.prompt_digest
 
@@ -175,10 +175,10 @@ async def test_an_engine_that_cannot_refuses(
     async with memory_worker.worker() as worker:
         request = asking(worker.memory, **more)
         assert await worker.serve(request).outcome() is Outcome.DONE
-        found = answer(worker.memory, request.rid)
-        assert found.ended.error is not None
-        assert found.ended.error[0] == "unsupported_parameter"
-        assert f"`{field}`" in found.ended.error[1]
+        response = answer(worker.memory, request.rid)
+        assert response.ended.error is not None
+        assert response.ended.error[0] == "unsupported_parameter"
+        assert f"`{field}`" in response.ended.error[1]
 
 
 async def test_an_engine_that_only_embeds_generates_nothing(
@@ -188,40 +188,40 @@ async def test_an_engine_that_only_embeds_generates_nothing(
     async with memory_worker.worker() as worker:
         request = new_request(worker.memory)
         assert await worker.serve(request).outcome() is Outcome.DONE
-        found = answer(worker.memory, request.rid)
-        assert found.kinds == ["Claim", "End"]
-        assert found.ended.error is not None
-        assert "generates no text" in found.ended.error[1]
+        response = answer(worker.memory, request.rid)
+        assert response.kinds == ["Claim", "End"]
+        assert response.ended.error is not None
+        assert "generates no text" in response.ended.error[1]
 
 
 def test_an_engine_that_gives_too_few_vectors_is_not_believed() -> None:
-    made = generation.Generation(
+    attempt = generation.Generation(
         rid="r", fencing_token="n", view=visible.Nothing(), max_tokens=0, vectors=2
     )
-    made.push((), None, vectors=(b"1234",))
+    attempt.push((), None, vectors=(b"1234",))
     with pytest.raises(generation.BadOutput):
-        made.push((), "stop")
+        attempt.push((), "stop")
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_a_vector_without_a_direction_is_not_believed(value: float) -> None:
     """A client would have got null, which no SDK expects, and a vector store a row that no search
     finds."""
-    made = generation.Generation(
+    attempt = generation.Generation(
         rid="r", fencing_token="n", view=visible.Nothing(), max_tokens=0, vectors=2
     )
-    made.push((), None, vectors=(struct.pack("<2f", 3e38, 3e38),))
+    attempt.push((), None, vectors=(struct.pack("<2f", 3e38, 3e38),))
     with pytest.raises(generation.BadOutput):
-        made.push((), "stop", vectors=(struct.pack("<2f", 1.0, value),))
+        attempt.push((), "stop", vectors=(struct.pack("<2f", 1.0, value),))
 
 
 def test_vectors_of_an_attempt_that_failed_are_not_written() -> None:
-    made = generation.Generation(
+    attempt = generation.Generation(
         rid="r", fencing_token="n", view=visible.Nothing(), max_tokens=0, vectors=2
     )
-    made.push((), None, vectors=(b"1234",))
-    made.close("failed")
-    assert made.end(records.Usage()).vectors == ()
+    attempt.push((), None, vectors=(b"1234",))
+    attempt.close("failed")
+    assert attempt.end(records.Usage()).vectors == ()
 
 
 def test_so_many_vectors_as_fit_into_a_record() -> None:

@@ -99,10 +99,10 @@ def serve(worker: Worker, request: records.Request, *, continues: bool = False) 
 def responses(memory: MemoryLog, request: records.Request) -> list[dict[str, object]]:
     """The Response objects of all lifecycle events."""
     series = events.Series(request.echo)
-    shown = series.open()
+    stream = series.open()
     for effect in effects(memory, request):
-        shown += series.apply(effect)
-    return [event.response for event in shown if event.response is not None]
+        stream += series.apply(effect)
+    return [event.response for event in stream if event.response is not None]
 
 
 def effects(memory: MemoryLog, request: records.Request) -> list[fold.Effect]:
@@ -119,11 +119,11 @@ def effects(memory: MemoryLog, request: records.Request) -> list[fold.Effect]:
 
 def judged(memory: MemoryLog, *names: str) -> None:
     """What `tailrace verify` says of the whole log."""
-    found = verify_history.gather(
+    histories = verify_history.gather(
         memory.appended, incarnation=memory.layout.incarnation, partitions=memory.layout.partitions
     )
     options = checks.Options(settle_s=0, content=scripted_content.content)
-    report, _ = checks.judge(found, options)
+    report, _ = checks.judge(histories, options)
     assert {name: result.failed for name, result in report.results.items() if result.failed} == {}
     assert {name for name in names if report.results[name].count} == set(names)
 
@@ -182,10 +182,10 @@ async def test_both_pools_race_and_one_of_them_answers() -> None:
             mine, theirs = a.serve(request), serve(b, request)
             assert await mine.outcome() is Outcome.DONE
             assert await theirs.outcome() is Outcome.DONE
-            found = answer(a.memory, request.rid)
-            assert found.fold.next == 5
+            response = answer(a.memory, request.rid)
+            assert response.fold.next == 5
             model = responses(a.memory, request)[-1]["model"]
-            assert model == (SERVED if found.fold.served else MODEL)
+            assert model == (SERVED if response.fold.served else MODEL)
         judged(a.memory, "L1", "L14")
 
 
@@ -219,8 +219,8 @@ async def test_the_deadline_is_that_of_the_request_and_not_of_the_reroute(asked_
         a.deliver(request)
         a.time.advance(41 if asked_ms == 0 else 31)
         assert await b.serve(request, reroute(b, request, asked_ms)).outcome() is Outcome.DONE
-        found = answer(a.memory, request.rid)
-        assert (found.ended.reason, found.fold.next) == ("expired", 0)
+        response = answer(a.memory, request.rid)
+        assert (response.ended.reason, response.fold.next) == ("expired", 0)
         judged(a.memory, "R5")
 
 
@@ -231,9 +231,9 @@ async def test_a_withdrawn_or_cancelled_request_is_not_answered_by_the_reroute()
             records.Cancel(request.rid, request.owner, request.echo, withdrawn=True)
         )
         assert await serve(b, request).outcome() is Outcome.DONE
-        found = answer(a.memory, request.rid)
-        assert (found.fold.next, found.ended.reason) == (0, "withdrawn")
-        assert found.claims == [] or found.fold.epoch == 0
+        response = answer(a.memory, request.rid)
+        assert (response.fold.next, response.ended.reason) == (0, "withdrawn")
+        assert response.claims == [] or response.fold.epoch == 0
 
 
 async def test_a_model_that_no_pool_stands_in_for_is_refused() -> None:
@@ -251,11 +251,11 @@ class TestTakeover:
             request = new_request(a)
             Foreign(a.memory, request, "dead/1").claim("dead")
             await b.caught_up()
-            served = serve(b, request)
+            job = serve(b, request)
             await several_looks(b)
             assert len(answer(a.memory, request.rid).claims) == 1, "within the grace"
             b.time.advance(takeover.GRACE_MS / 1000 + 0.1)
-            assert await served.outcome() is Outcome.DONE
+            assert await job.outcome() is Outcome.DONE
             shown = responses(a.memory, request)
             assert [r["model"] for r in shown] == [MODEL, MODEL, SERVED, SERVED]
             assert [r["status"] for r in shown] == [
@@ -270,13 +270,13 @@ class TestTakeover:
             other.claim("long")
             b.context.strangers = lambda: frozenset(["long/1"])
             await b.caught_up()
-            served = serve(b, request)
+            job = serve(b, request)
             b.time.advance(10)
             await several_looks(b)
             assert len(answer(a.memory, request.rid).claims) == 1
             other.tokens("long", 3)
             other.end("long")
-            assert await served.outcome() is Outcome.DONE
+            assert await job.outcome() is Outcome.DONE
             assert answer(a.memory, request.rid).fold.served == ""
 
     async def test_without_redis_it_has_it_too_and_not_for_ever(self) -> None:
@@ -285,12 +285,12 @@ class TestTakeover:
             Foreign(a.memory, request, "long/1").claim("long")
             b.context.strangers = lambda: None
             await b.caught_up()
-            served = serve(b, request)
+            job = serve(b, request)
             b.time.advance(10)
             await several_looks(b)
             assert len(answer(a.memory, request.rid).claims) == 1
             b.time.advance(takeover.STRANGER_GRACE_MS / 1000)
-            assert await served.outcome() is Outcome.DONE
+            assert await job.outcome() is Outcome.DONE
             assert answer(a.memory, request.rid).fold.served == SERVED
 
     async def test_after_a_token_the_other_model_continues_nothing(self) -> None:
@@ -300,17 +300,17 @@ class TestTakeover:
             other.claim("dead", prompt_tokens=len(await a.engine.encode(request)))
             other.tokens("dead", 2)
             await b.caught_up()
-            served = serve(b, request)
+            job = serve(b, request)
             b.time.advance(10)
             await several_looks(b)
             assert len(answer(a.memory, request.rid).claims) == 1
             # A worker of its own pool does.
             mine = a.serve(request)
             assert await mine.outcome() is Outcome.DONE
-            assert await served.outcome() is Outcome.DONE
-            found = answer(a.memory, request.rid)
-            assert found.text == scripted.expected_text(request.messages, 5)
-            assert found.fold.served == ""
+            assert await job.outcome() is Outcome.DONE
+            response = answer(a.memory, request.rid)
+            assert response.text == scripted.expected_text(request.messages, 5)
+            assert response.fold.served == ""
             judged(a.memory, "L1", "L6")
 
     async def test_the_own_pool_takes_back_what_the_other_one_lost_and_the_own_model_is_named(
@@ -358,22 +358,22 @@ class TestContinuation:
         async with two_pools() as (a, b):
             request = new_request(a, 30)
             await self.attempts(a, request)
-            said = answer(a.memory, request.rid).text
+            text = answer(a.memory, request.rid).text
             await b.caught_up()
-            served = serve(b, request, continues=True)
+            job = serve(b, request, continues=True)
             await several_looks(b)
             assert len(answer(a.memory, request.rid).claims) == 1, "within the grace"
             b.time.advance(takeover.GRACE_MS / 1000 + 0.1)
-            assert await served.outcome() is Outcome.DONE
+            assert await job.outcome() is Outcome.DONE
 
-            found = answer(a.memory, request.rid)
-            second = found.claims[1]
+            response = answer(a.memory, request.rid)
+            second = response.claims[1]
             assert (second.continues, second.served, second.version) == (True, SERVED, 2)
-            assert found.fold.former == [fold.Former(6, len(said), "")]
-            continued = list(scripted.answer(segments.prompt(request, said)))
-            assert found.fold.ids[6:] == continued, "from the text, and no id of the first model"
-            assert found.ended.usage.input_tokens == len(await a.engine.encode(request))
-            assert found.ended.usage.output_tokens == 6 + len(continued)
+            assert response.fold.former == [fold.Former(6, len(text), "")]
+            continued = list(scripted.answer(segments.prompt(request, text)))
+            assert response.fold.ids[6:] == continued, "from the text, and no id of the first model"
+            assert response.ended.usage.input_tokens == len(await a.engine.encode(request))
+            assert response.ended.usage.output_tokens == 6 + len(continued)
             final = responses(a.memory, request)[-1]
             told = {"from": MODEL, "items": [*told_of((0, MODEL), (1, SERVED))]}
             assert (final["status"], final["model"], final["fallback"]) == (
@@ -381,13 +381,13 @@ class TestContinuation:
                 told,
             )
             assert [(i["status"], i["content"][0]["text"]) for i in final["output"]] == [  # type: ignore[attr-defined]
-                ("incomplete", said),
-                ("completed", found.text.removeprefix(said)),
+                ("incomplete", text),
+                ("completed", response.text.removeprefix(text)),
             ]
             # The first pool comes back: the response is done.
             assert await a.serve(request).outcome() is Outcome.DONE
             assert {m.model for m in test_response_task.metered(a.memory)} == {SERVED}
-            prompt, later = found.ended.usage.input_tokens, len(continued)
+            prompt, later = response.ended.usage.input_tokens, len(continued)
             cost = 2_000 * prompt + 10_000 * 6 + 1_000 * later
             assert {m.cost_nano for m in test_response_task.metered(a.memory)} == {cost}
             assert len({r.value for r in kept(a.memory)}) == 1
@@ -432,10 +432,10 @@ class TestContinuation:
             assert len(answer(a.memory, request.rid).claims) == 2
             assert await serve(b, request).outcome() is Outcome.DONE
             assert await mine.outcome() is Outcome.DONE
-            found = answer(a.memory, request.rid)
-            assert found.fold.ids[6:] == continued
-            assert [c.continues for c in found.claims] == [False, True, False]
-            assert found.text == scripted.expected_text(request.messages, 30)
+            response = answer(a.memory, request.rid)
+            assert response.fold.ids[6:] == continued
+            assert [c.continues for c in response.claims] == [False, True, False]
+            assert response.text == scripted.expected_text(request.messages, 30)
             judged(a.memory, "L1", "L2", "L6", "L9", "L17")
 
     @cases.each("at", [0, 3, 6, 7])
@@ -448,12 +448,12 @@ class TestContinuation:
                 fork = new_request(a, 30, fork=records.Fork(request.rid, at))
                 fork = msgspec.structs.replace(fork, v=fork.version)
                 assert await worker.serve(fork).outcome() is Outcome.DONE
-                found = answer(a.memory, fork.rid)
+                response = answer(a.memory, fork.rid)
                 if at in (3, 6) and worker is a:
-                    assert found.fold.ids == scripted.expected_ids(request.messages, 30)
+                    assert response.fold.ids == scripted.expected_ids(request.messages, 30)
                     judged(a.memory, "L10")
                 else:
-                    assert (found.fold.next, found.ended.status) == (0, "failed")
+                    assert (response.fold.next, response.ended.status) == (0, "failed")
 
     @pytest.mark.parametrize("sampling", ["0", "1"], ids=["greedy", "sampled"])
     @pytest.mark.parametrize(
@@ -489,8 +489,8 @@ class TestContinuation:
         async with two_pools() as (a, b):
             request = new_request(a, 30, sampling=records.Sampling(6))
             await self.continued(a, b, request)
-            found = answer(a.memory, request.rid)
-            assert (found.fold.next, found.ended.reason) == (6, "length")
+            response = answer(a.memory, request.rid)
+            assert (response.fold.next, response.ended.reason) == (6, "length")
             assert len(responses(a.memory, request)[-1]["output"]) == 1  # type: ignore[arg-type]
             judged(a.memory, "L1", "L6", "L9", "L17")
 
@@ -544,20 +544,20 @@ class TestContinuation:
                 return append(topic, *more)
 
             b.context.writer.append = after_a_token  # type: ignore[method-assign,assignment]
-            served = serve(b, request)
+            job = serve(b, request)
             await several_looks(b)
-            found = answer(a.memory, request.rid)
-            assert [c.served for c in found.claims] == ["", SERVED]
-            assert found.fold.next == 2, "ids of two models are not mixed"
-            assert found.fold.served == ""
+            response = answer(a.memory, request.rid)
+            assert [c.served for c in response.claims] == ["", SERVED]
+            assert response.fold.next == 2, "ids of two models are not mixed"
+            assert response.fold.served == ""
             # Its pool is asked to continue, while the response waits here.
-            served.serving.join(reroute(b, request, continues=True))
+            job.serving.join(reroute(b, request, continues=True))
             b.time.advance(5)
-            assert await served.outcome() is Outcome.DONE
-            found = answer(a.memory, request.rid)
-            assert [c.continues for c in found.claims] == [False, False, True]
-            assert found.text == scripted.expected_text(request.messages, 30)
-            assert found.ended.usage.input_tokens == len(await a.engine.encode(request))
+            assert await job.outcome() is Outcome.DONE
+            response = answer(a.memory, request.rid)
+            assert [c.continues for c in response.claims] == [False, False, True]
+            assert response.text == scripted.expected_text(request.messages, 30)
+            assert response.ended.usage.input_tokens == len(await a.engine.encode(request))
             judged(a.memory, "L1", "L2", "L6", "L9", "L17")
 
 
@@ -568,10 +568,10 @@ def told_of(*items: tuple[int, str]) -> list[dict[str, Any]]:
 def bodies(found: Sequence[fold.Effect], request: records.Request) -> list[bytes]:
     """All events."""
     series = events.Series(request.echo)
-    shown = series.open()
+    stream = series.open()
     for effect in found:
-        shown += series.apply(effect)
-    return [event.body for event in shown]
+        stream += series.apply(effect)
+    return [event.body for event in stream]
 
 
 def _claim(

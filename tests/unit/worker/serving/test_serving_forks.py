@@ -81,15 +81,15 @@ async def test_a_fork_continues_what_it_copied(at: int, replace: str) -> None:
         fork = forked(source, worker.memory, at, replace, sampling=records.Sampling(40))
         fork.echo["metadata"] = cues(60)
 
-        found = await done(worker, fork)
+        response = await done(worker, fork)
         begin = [*copied_from[:at], *scripted.text_ids(replace)]
         expected = [*begin, *scripted.answer(fork, begin)][: len(begin) + 40]
-        assert found.fold.ids == expected
-        assert found.text == scripted.Detokenizer().push(expected)
-        assert found.claims[0].copied == found.fold.copied == len(begin)
+        assert response.fold.ids == expected
+        assert response.text == scripted.Detokenizer().push(expected)
+        assert response.claims[0].copied == response.fold.copied == len(begin)
         prompt = answer(worker.memory, source.rid).ended.usage.input_tokens
-        usage = found.ended.usage
-        assert usage.input_tokens == prompt + len(begin) == found.claims[0].prompt_tokens
+        usage = response.ended.usage
+        assert usage.input_tokens == prompt + len(begin) == response.claims[0].prompt_tokens
         assert usage.output_tokens == len(expected) - len(begin)
         assert metered(worker.memory)[-1].usage == usage
         passes(worker.memory, source, fork)
@@ -113,14 +113,14 @@ async def test_a_fork_of_a_fork_and_its_source_s_own_output_limit() -> None:
 async def test_a_running_response_is_forked() -> None:
     async with memory_worker.worker() as worker:
         source = new_request(worker.memory, metadata=memory_worker.ENDLESS)
-        served = worker.serve(source)
+        job = worker.serve(source)
         await tokens(worker.memory, source.rid, 12)
         fork = forked(source, worker.memory, 12)
         fork.echo["metadata"] = cues(20)
-        found = await done(worker, fork)
-        assert found.fold.ids == scripted.expected_ids(source.messages, 20)
-        assert not served.task.done()
-        served.serving.interrupt(Stop.DRAIN)
+        response = await done(worker, fork)
+        assert response.fold.ids == scripted.expected_ids(source.messages, 20)
+        assert not job.task.done()
+        job.serving.interrupt(Stop.DRAIN)
 
 
 async def test_a_cancelled_fork_is_billed_for_what_it_made() -> None:
@@ -129,13 +129,13 @@ async def test_a_cancelled_fork_is_billed_for_what_it_made() -> None:
         await done(worker, source)
         fork = forked(source, worker.memory, 12)
         fork.echo["metadata"] = memory_worker.ENDLESS
-        served = worker.serve(fork)
+        job = worker.serve(fork)
         await tokens(worker.memory, fork.rid, 20)
         Foreign(worker.memory, fork).cancel()
-        assert await served.outcome() is Outcome.DONE
-        found = answer(worker.memory, fork.rid)
-        assert found.ended.usage.output_tokens == found.fold.next - 12
-        assert found.ended.usage.input_tokens == found.claims[0].prompt_tokens > 12
+        assert await job.outcome() is Outcome.DONE
+        response = answer(worker.memory, fork.rid)
+        assert response.ended.usage.output_tokens == response.fold.next - 12
+        assert response.ended.usage.input_tokens == response.claims[0].prompt_tokens > 12
         passes(worker.memory, source, fork)
 
 
@@ -145,14 +145,14 @@ async def test_items_of_a_fork_are_its_own() -> None:
         whole = await done(worker, source)
         for at in range(0, whole.fold.next + 1, 5):
             fork = forked(source, worker.memory, at)
-            found = await done(worker, fork)
-            assert found.fold.ids == whole.fold.ids
+            response = await done(worker, fork)
+            assert response.fold.ids == whole.fold.ids
             assert items(worker.memory, fork.rid) == items(worker.memory, source.rid)
             assert call_ids(worker.memory, fork.rid) == [ids.call_id(fork.rid, n) for n in (0, 1)]
-            usage = found.ended.usage
+            usage = response.ended.usage
             assert usage.output_tokens == whole.fold.next - at
             thought = whole.ended.usage.reasoning_tokens
-            assert usage.reasoning_tokens == found.fold.reasoning <= thought
+            assert usage.reasoning_tokens == response.fold.reasoning <= thought
             assert accounted(worker.memory, fork).reasoning == usage.reasoning_tokens
             passes(worker.memory, source, fork)
 
@@ -210,16 +210,16 @@ async def test_a_takeover_copies_what_is_missing_and_nothing_twice(
         expected = [*begin, *scripted.answer(fork, begin)]
         frames = [f for f in (expected[:cut][: len(begin)], expected[:cut][len(begin) :]) if f]
         await left(worker, fork, len(begin), frames)
-        served = worker.serve(fork)
+        job = worker.serve(fork)
         worker.time.advance(30)
-        assert await served.outcome() is Outcome.DONE
-        found = answer(worker.memory, fork.rid)
-        assert found.fold.ids == expected
-        assert found.fold.epoch == 2
-        assert found.claims[1].copied == len(begin)
-        assert found.text == scripted.Detokenizer().push(expected)
-        assert found.ended.usage.output_tokens == 40 - len(begin)
-        assert found.ended.usage.input_tokens == found.claims[1].prompt_tokens
+        assert await job.outcome() is Outcome.DONE
+        response = answer(worker.memory, fork.rid)
+        assert response.fold.ids == expected
+        assert response.fold.epoch == 2
+        assert response.claims[1].copied == len(begin)
+        assert response.text == scripted.Detokenizer().push(expected)
+        assert response.ended.usage.output_tokens == 40 - len(begin)
+        assert response.ended.usage.input_tokens == response.claims[1].prompt_tokens
 
 
 def forget(worker: Worker) -> None:
@@ -236,15 +236,15 @@ async def test_what_was_accepted_counts_whatever_became_of_the_source() -> None:
             fork = forked(source, worker.memory, 10)
             fork.echo["metadata"] = cues(30)
             await left(worker, fork, 10, [theirs[:have]])
-            served = worker.serve(fork)
+            job = worker.serve(fork)
             worker.time.advance(30)
-            assert await served.outcome() is Outcome.DONE
-            found = answer(worker.memory, fork.rid)
-            assert found.ended.status == status
-            assert found.fold.ids == (theirs if status == "completed" else theirs[:9])
-            assert found.ended.usage.output_tokens == (20 if status == "completed" else 0)
-        assert found.ended.error is not None
-        assert found.ended.error[0] == "previous_response_not_found"
+            assert await job.outcome() is Outcome.DONE
+            response = answer(worker.memory, fork.rid)
+            assert response.ended.status == status
+            assert response.fold.ids == (theirs if status == "completed" else theirs[:9])
+            assert response.ended.usage.output_tokens == (20 if status == "completed" else 0)
+        assert response.ended.error is not None
+        assert response.ended.error[0] == "previous_response_not_found"
 
 
 @pytest.mark.parametrize("cut", [0, 1, 9, 10, 20])
@@ -263,15 +263,15 @@ async def test_a_source_in_the_request_is_copied_as_one_in_the_log(cut: int) -> 
         if cut:
             await left(worker, fork, expected.fold.copied, [expected.fold.ids[:cut]])
         worker.memory.reads.clear()
-        served = worker.serve(fork)
+        job = worker.serve(fork)
         worker.time.advance(30)
-        assert await served.outcome() is Outcome.DONE
+        assert await job.outcome() is Outcome.DONE
         of_source = topics.TOKENS, 0, ids.parse(source.rid).offset
         assert of_source not in [read[:3] for read in worker.memory.reads]
-        found = answer(worker.memory, fork.rid)
-        assert (found.fold.ids, found.text) == (expected.fold.ids, expected.text)
+        response = answer(worker.memory, fork.rid)
+        assert (response.fold.ids, response.text) == (expected.fold.ids, expected.text)
         if not cut:
-            assert found.ended.usage == expected.ended.usage
+            assert response.ended.usage == expected.ended.usage
             passes(worker.memory, source, live, fork)
             passes(worker.memory, fork)
         for begin in (theirs[1:10], theirs[:9], theirs[:11]):
@@ -297,11 +297,11 @@ async def test_a_source_in_the_request_must_fit_the_model_and_be_long_enough() -
 
 
 async def refused(worker: Worker, fork: records.Request) -> tuple[str, str]:
-    found = await done(worker, fork)
-    assert found.ended.error is not None
-    assert (found.fold.next, found.ended.usage.output_tokens) == (0, 0)
-    assert metered(worker.memory)[-1].usage.input_tokens == found.claims[0].prompt_tokens
-    return found.ended.error
+    response = await done(worker, fork)
+    assert response.ended.error is not None
+    assert (response.fold.next, response.ended.usage.output_tokens) == (0, 0)
+    assert metered(worker.memory)[-1].usage.input_tokens == response.claims[0].prompt_tokens
+    return response.ended.error
 
 
 async def test_a_source_that_cannot_be_continued_fails_the_fork() -> None:
@@ -329,10 +329,10 @@ async def test_the_end_of_an_answer_is_not_copied(monkeypatch: pytest.MonkeyPatc
         monkeypatch.setattr(scripted.Scripted, "stop_ids", frozenset({theirs[-1]}))
         fork = forked(source, worker.memory, 8, REPLACED)
         fork.echo["metadata"] = cues(30)
-        found = await done(worker, fork)
+        response = await done(worker, fork)
         begin = [*theirs[:7], *scripted.text_ids(REPLACED)]
-        assert found.fold.ids == [*begin, *scripted.answer(fork, begin)]
-        assert found.claims[0].copied == len(begin)
+        assert response.fold.ids == [*begin, *scripted.answer(fork, begin)]
+        assert response.claims[0].copied == len(begin)
         ending = scripted.text_ids("x")[0]
         monkeypatch.setattr(scripted.Scripted, "stop_ids", frozenset({ending}))
         assert (await refused(worker, forked(source, worker.memory, 3, "x")))[0] == "invalid_value"
@@ -344,9 +344,12 @@ async def test_a_stop_string_in_what_is_copied_ends_the_fork_as_a_takeover_would
         whole = await done(worker, source)
         stop = whole.text[12:18]
         fork = forked(source, worker.memory, 20, sampling=records.Sampling(50, stop=(stop,)))
-        found = await done(worker, fork)
-        assert (found.ended.reason, found.text) == ("stop", whole.text[: whole.text.index(stop)])
-        assert found.ended.usage.output_tokens == 0
+        response = await done(worker, fork)
+        assert (response.ended.reason, response.text) == (
+            "stop",
+            whole.text[: whole.text.index(stop)],
+        )
+        assert response.ended.usage.output_tokens == 0
 
 
 async def test_log_probabilities_are_those_of_new_tokens_only() -> None:
@@ -355,8 +358,8 @@ async def test_log_probabilities_are_those_of_new_tokens_only() -> None:
         await done(worker, source)
         sampling = records.Sampling(100, logprobs=2)
         fork = forked(source, worker.memory, 10, sampling=sampling)
-        found = await done(worker, fork)
-        frames = [r for r in found.records if isinstance(r, records.Tok)]
+        response = await done(worker, fork)
+        frames = [r for r in response.records if isinstance(r, records.Tok)]
         assert [len(f.lp) for f in frames if f.seq < 10] == [0]
         assert all(len(f.lp) == len(f.ids) for f in frames if f.seq >= 10)
         passes(worker.memory, source, fork)
@@ -378,6 +381,6 @@ async def test_verify_sees_a_token_too_many_and_another_source() -> None:
 
 
 async def done_by_takeover(worker: Worker, fork: records.Request) -> None:
-    served = worker.serve(fork)
+    job = worker.serve(fork)
     worker.time.advance(30)
-    await served.outcome()
+    await job.outcome()

@@ -36,18 +36,18 @@ def asking(memory: MemoryLog, pace_ms: int = 0) -> records.Request:
 
 def items(memory: MemoryLog, rid: str) -> list[Item]:
     """The items in the log: kind, name, text."""
-    found: list[Item] = [("m", "", "")]
+    parts: list[Item] = [("m", "", "")]
     for record in answer(memory, rid).records:
         if not isinstance(record, records.Tok | records.End):
             continue
         text = record.text if isinstance(record, records.Tok) else record.text_tail
         at = 0
         for mark in record.marks:
-            _say(found, text[at : mark.at])
-            found.append((mark.kind, mark.name, ""))
+            _say(parts, text[at : mark.at])
+            parts.append((mark.kind, mark.name, ""))
             at = mark.at
-        _say(found, text[at:])
-    return [item for item in found if item != ("m", "", "")]
+        _say(parts, text[at:])
+    return [item for item in parts if item != ("m", "", "")]
 
 
 def _say(found: list[Item], text: str) -> None:
@@ -70,21 +70,21 @@ async def test_takeovers_in_reasoning_and_in_calls_change_nothing(
         assert await worker.serve(whole).outcome() is Outcome.DONE
         expected = answer(worker.memory, whole.rid)
         assert [kind for kind, _, _ in items(worker.memory, whole.rid)] == ["r", "m", "c", "c"]
-        served = worker.serve(torn)
+        job = worker.serve(torn)
         for n in range(1, expected.fold.next, 9):
             await tokens(worker.memory, torn.rid, n)
-            served.serving.interrupt(Stop.DRAIN)
+            job.serving.interrupt(Stop.DRAIN)
 
-        assert await served.outcome() is Outcome.DONE
-        found = answer(worker.memory, torn.rid)
-        assert found.fold.epoch > 1
-        assert found.fold.ids == expected.fold.ids
+        assert await job.outcome() is Outcome.DONE
+        response = answer(worker.memory, torn.rid)
+        assert response.fold.epoch > 1
+        assert response.fold.ids == expected.fold.ids
         assert items(worker.memory, torn.rid) == items(worker.memory, whole.rid)
-        assert found.ended.usage == expected.ended.usage
-        assert found.ended.usage.reasoning_tokens == found.fold.reasoning > 0
+        assert response.ended.usage == expected.ended.usage
+        assert response.ended.usage.reasoning_tokens == response.fold.reasoning > 0
         assert call_ids(worker.memory, torn.rid) == [ids.call_id(torn.rid, n) for n in range(2)]
-        assert {claim.parser for claim in found.claims} == {scripted_markers.PARSER}
-        assert metered(worker.memory)[-1].usage == found.ended.usage
+        assert {claim.parser for claim in response.claims} == {scripted_markers.PARSER}
+        assert metered(worker.memory)[-1].usage == response.ended.usage
 
 
 async def test_a_plain_response_has_records_of_version_1() -> None:
@@ -123,15 +123,15 @@ async def test_another_parser_s_items_are_left_to_who_has_it_and_then_closed() -
         request = asking(worker.memory)
         left(worker.memory, request, "scripted@0", "ab")
         await worker.caught_up()
-        served = worker.serve(request)
+        job = worker.serve(request)
         worker.time.advance(59)
         await test_response_task.several_looks(worker)
         assert answer(worker.memory, request.rid).fold.epoch == 1
         worker.time.advance(2)
-        assert await served.outcome() is Outcome.DONE
-        found = answer(worker.memory, request.rid)
-        assert found.ended.error == claim_plan.MODEL_CHANGED.error
-        assert (found.text, found.ended.text_tail) == ("ab", "")
+        assert await job.outcome() is Outcome.DONE
+        response = answer(worker.memory, request.rid)
+        assert response.ended.error == claim_plan.MODEL_CHANGED.error
+        assert (response.text, response.ended.text_tail) == ("ab", "")
 
 
 async def test_text_that_the_parser_does_not_make_is_not_continued() -> None:
@@ -139,14 +139,14 @@ async def test_text_that_the_parser_does_not_make_is_not_continued() -> None:
         request = asking(worker.memory)
         left(worker.memory, request, scripted_markers.PARSER, "x" * 100)
         await worker.caught_up()
-        served = worker.serve(request)
+        job = worker.serve(request)
         worker.time.advance(3)
-        assert await served.outcome() is Outcome.DONE
-        found = answer(worker.memory, request.rid)
-        assert found.ended.error is not None
-        assert found.ended.error[0] == "not_resumable"
-        assert found.text == "x" * 100
-        assert found.fold.next == 12
+        assert await job.outcome() is Outcome.DONE
+        response = answer(worker.memory, request.rid)
+        assert response.ended.error is not None
+        assert response.ended.error[0] == "not_resumable"
+        assert response.text == "x" * 100
+        assert response.fold.next == 12
 
 
 async def test_no_tokens_yet_any_parser_may_start() -> None:
@@ -154,9 +154,9 @@ async def test_no_tokens_yet_any_parser_may_start() -> None:
         request = asking(worker.memory)
         Foreign(worker.memory, request).claim("a", parser="scripted@0")
         await worker.caught_up()
-        served = worker.serve(request)
+        job = worker.serve(request)
         worker.time.advance(3)
-        assert await served.outcome() is Outcome.DONE
+        assert await job.outcome() is Outcome.DONE
         assert [kind for kind, _, _ in items(worker.memory, request.rid)] == ["r", "m", "c", "c"]
 
 
@@ -183,9 +183,9 @@ async def test_what_a_parser_cannot_read_fails_that_response_only() -> None:
     async with memory_worker.worker(engine=engine) as worker:
         request, other = asking(worker.memory), new_request(worker.memory)
         assert await worker.serve(request).outcome() is Outcome.DONE
-        found = answer(worker.memory, request.rid)
-        assert found.ended.error == claim_plan.UNREADABLE.error
-        assert found.fold.next == 10
+        response = answer(worker.memory, request.rid)
+        assert response.ended.error == claim_plan.UNREADABLE.error
+        assert response.fold.next == 10
         assert [letter.reason for letter in dead_letters(worker.memory)] == ["engine_failed"]
         assert await worker.serve(other).outcome() is Outcome.DONE
         assert answer(worker.memory, other.rid).ended.status == "completed"
@@ -198,9 +198,9 @@ async def test_a_replay_that_takes_too_long_is_given_up(monkeypatch: pytest.Monk
         request = asking(worker.memory)
         left(worker.memory, request, scripted_markers.PARSER)
         await worker.caught_up()
-        served = worker.serve(request)
+        job = worker.serve(request)
         worker.time.advance(3)
-        assert await served.outcome() is Outcome.DONE
+        assert await job.outcome() is Outcome.DONE
         ended = answer(worker.memory, request.rid).ended
         assert ended.error is not None
         assert (ended.error[0], ended.text_tail) == ("not_resumable", "")

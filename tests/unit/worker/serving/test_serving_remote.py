@@ -59,19 +59,19 @@ async def test_a_refused_request_waits_without_a_slot_and_is_no_failed_attempt(
 ) -> None:
     async with worker_on(server) as worker:
         server.refusals = [Refusal(429, {"retry-after": "0.05"}) for _ in range(5)]
-        served = worker.serve(new_request(worker.memory, "say 3", sampling=SAMPLING))
-        await eventually(lambda: served.serving.response.engine_busy, "it waits", every_s=0.002)
+        job = worker.serve(new_request(worker.memory, "say 3", sampling=SAMPLING))
+        await eventually(lambda: job.serving.response.engine_busy, "it waits", every_s=0.002)
         assert worker.context.engine_slots.running == 0
-        assert worker.context.engine_slots not in served.serving.response.held_slots
+        assert worker.context.engine_slots not in job.serving.response.held_slots
 
-        assert await advancing(worker, served) is Outcome.DONE
+        assert await advancing(worker, job) is Outcome.DONE
 
-        found = answer(worker.memory, served.serving.response.rid)
-        assert (found.text, found.ended.status) == ("wörd0 wörd1 wörd2 ", "completed")
+        response = answer(worker.memory, job.serving.response.rid)
+        assert (response.text, response.ended.status) == ("wörd0 wörd1 wörd2 ", "completed")
         assert len(server.requests) == 6
-        assert served.serving.response.engine_failures == 0
+        assert job.serving.response.engine_failures == 0
         assert not worker.engine.dead.is_set()
-        assert found.fold.ignored == {}
+        assert response.fold.ignored == {}
 
 
 async def test_a_server_that_stays_busy_ends_the_response_with_the_apis_code(
@@ -80,9 +80,9 @@ async def test_a_server_that_stays_busy_ends_the_response_with_the_apis_code(
     monkeypatch.setattr(response_state, "MAX_BUSY", 2)
     async with worker_on(server) as worker:
         server.refusals = [Refusal(429, {"retry-after": "0.01"}) for _ in range(9)]
-        served = worker.serve(new_request(worker.memory, "say 3", sampling=SAMPLING))
-        assert await advancing(worker, served) is Outcome.DONE
-        ended = answer(worker.memory, served.serving.response.rid).ended
+        job = worker.serve(new_request(worker.memory, "say 3", sampling=SAMPLING))
+        assert await advancing(worker, job) is Outcome.DONE
+        ended = answer(worker.memory, job.serving.response.rid).ended
         assert ended.error == ("rate_limit_exceeded", "The model's server has too many requests.")
         assert len(server.requests) == 3
 
@@ -91,8 +91,8 @@ async def test_a_pause_beyond_the_deadline_is_not_waited_for(server: openai_serv
     async with worker_on(server) as worker:
         server.refusals = [Refusal(429, {"retry-after": "11"})]
         request = new_request(worker.memory, "say 3", sampling=SAMPLING, ttl_ms=10_000)
-        served = worker.serve(request)
-        assert await served.outcome() is Outcome.DONE
+        job = worker.serve(request)
+        assert await job.outcome() is Outcome.DONE
         ended = answer(worker.memory, request.rid).ended
         assert ended.error is not None
         assert ended.error[0] == "rate_limit_exceeded"
@@ -102,21 +102,21 @@ async def test_a_cancel_ends_the_wait(server: openai_server.Server) -> None:
     async with worker_on(server) as worker:
         server.refusals = [Refusal(503, {"retry-after": "60"})]
         request = new_request(worker.memory, "say 3", sampling=SAMPLING)
-        served = worker.serve(request)
-        await eventually(lambda: served.serving.response.engine_busy, "it waits", every_s=0.002)
+        job = worker.serve(request)
+        await eventually(lambda: job.serving.response.engine_busy, "it waits", every_s=0.002)
         Foreign(worker.memory, request).cancel()
-        assert await served.outcome() is Outcome.DONE
+        assert await job.outcome() is Outcome.DONE
 
 
 async def test_a_draining_worker_yields_what_waits(server: openai_server.Server) -> None:
     async with worker_on(server) as worker:
         server.refusals = [Refusal(503, {"retry-after": "60"})]
         request = new_request(worker.memory, "say 3", sampling=SAMPLING)
-        served = worker.serve(request)
-        await eventually(lambda: served.serving.response.engine_busy, "it waits", every_s=0.002)
+        job = worker.serve(request)
+        await eventually(lambda: job.serving.response.engine_busy, "it waits", every_s=0.002)
         worker.context.draining = True
-        served.serving.interrupt(Stop.DRAIN)
-        assert await served.outcome() is Outcome.LEFT
+        job.serving.interrupt(Stop.DRAIN)
+        assert await job.outcome() is Outcome.LEFT
         assert answer(worker.memory, request.rid).kinds == ["Claim", "Yield"]
 
 
@@ -142,10 +142,10 @@ async def test_an_answer_whose_stream_breaks_is_continued_by_its_text(
     async with worker_on(server) as worker:
         request = new_request(worker.memory, cue, sampling=SAMPLING)
         assert await worker.serve(request).outcome() is Outcome.DONE
-        found = answer(worker.memory, request.rid)
-        assert found.text == "".join(f"wörd{i} " for i in range(9))
-        assert found.ended.status == "completed"
-        assert found.fold.ignored == {}
+        response = answer(worker.memory, request.rid)
+        assert response.text == "".join(f"wörd{i} " for i in range(9))
+        assert response.ended.status == "completed"
+        assert response.fold.ignored == {}
         assert [m["role"] for m in server.requests[1]["messages"]] == ["user", "assistant"]
 
 
@@ -158,8 +158,8 @@ async def test_an_answer_whose_server_hangs_is_continued_by_its_text(
     async with worker_on(server) as worker:
         request = new_request(worker.memory, "say 9", sampling=SAMPLING)
         assert await advancing(worker, worker.serve(request)) is Outcome.DONE
-        found = answer(worker.memory, request.rid)
-        assert found.text == "".join(f"wörd{i} " for i in range(9))
+        response = answer(worker.memory, request.rid)
+        assert response.text == "".join(f"wörd{i} " for i in range(9))
         assert server.closed_early == 1
 
 
@@ -174,8 +174,8 @@ async def test_a_stop_string_across_the_takeover_is_found(
         stop = records.Sampling(100, stop=("wörd2 wörd3",))
         request = new_request(worker.memory, "say 9", sampling=stop)
         assert await worker.serve(request).outcome() is Outcome.DONE
-        found = answer(worker.memory, request.rid)
-        assert (found.text, found.ended.status) == ("wörd0 wörd1 ", "completed")
+        response = answer(worker.memory, request.rid)
+        assert (response.text, response.ended.status) == ("wörd0 wörd1 ", "completed")
         assert server.requests[1]["messages"][-1]["content"] == "wörd0 wörd1 wörd2"
 
 
@@ -194,9 +194,9 @@ async def test_another_worker_continues_the_text_of_a_lost_one(
         worker.time.advance(10)
         worker.context.incarnation = "next/1"
         assert await worker.serve(request).outcome() is Outcome.DONE
-        found = answer(worker.memory, request.rid)
-        assert found.text == "".join(f"wörd{i} " for i in range(40))
-        assert [claim.worker for claim in found.claims] == ["this/1", "next/1"]
+        response = answer(worker.memory, request.rid)
+        assert response.text == "".join(f"wörd{i} " for i in range(40))
+        assert [claim.worker for claim in response.claims] == ["this/1", "next/1"]
 
 
 async def test_calls_of_the_server_are_items_in_the_log(server: openai_server.Server) -> None:
@@ -205,11 +205,11 @@ async def test_calls_of_the_server_are_items_in_the_log(server: openai_server.Se
     async with worker_on(server) as worker:
         request = new_request(worker.memory, "call 1", sampling=SAMPLING, tools=[tool])
         assert await worker.serve(request).outcome() is Outcome.DONE
-        found = answer(worker.memory, request.rid)
-        assert found.text == 'wörd0 {"city": "Paris"}{"city": "Rome"}'
-        marks = [mark for r in found.records if isinstance(r, records.Tok) for mark in r.marks]
+        response = answer(worker.memory, request.rid)
+        assert response.text == 'wörd0 {"city": "Paris"}{"city": "Rome"}'
+        marks = [mark for r in response.records if isinstance(r, records.Tok) for mark in r.marks]
         assert [(mark.kind, mark.name) for mark in marks] == [("c", "weather"), ("c", "weather")]
-        assert (found.ended.status, found.claims[0].parser) == ("completed", "openai@1")
+        assert (response.ended.status, response.claims[0].parser) == ("completed", "openai@1")
 
 
 async def test_characters_are_not_counted_as_tokens(server: openai_server.Server) -> None:
@@ -245,19 +245,19 @@ async def test_what_a_server_says_once_reaches_the_log(
     async with worker_on(server) as worker:
         request = new_request(worker.memory, asked, sampling=records.Sampling(bound))
         assert await worker.serve(request).outcome() is Outcome.DONE
-        found = answer(worker.memory, request.rid)
-        assert found.ended.status == status
-        assert text is None or found.text == text
-        assert made is None or found.ended.usage.output_tokens == made
-        assert (found.ended.error or ("",))[0] == error
+        response = answer(worker.memory, request.rid)
+        assert response.ended.status == status
+        assert text is None or response.text == text
+        assert made is None or response.ended.usage.output_tokens == made
+        assert (response.ended.error or ("",))[0] == error
         assert len(server.requests) == 1
 
 
 async def test_a_cancel_closes_the_stream_to_the_server(server: openai_server.Server) -> None:
     async with worker_on(server) as worker:
         request = new_request(worker.memory, "slow 5000", sampling=SAMPLING)
-        served = worker.serve(request)
+        job = worker.serve(request)
         await eventually(lambda: answer(worker.memory, request.rid).fold.next, "it has begun")
         Foreign(worker.memory, request).cancel()
-        assert await served.outcome() is Outcome.DONE
+        assert await job.outcome() is Outcome.DONE
         await eventually(lambda: server.closed_early == 1, "the stream is closed")

@@ -50,8 +50,8 @@ async def test_as_few_messages_as_possible_are_left_out(turns: int, room: int) -
             metadata=cues(20),
         )
         assert await worker.serve(request).outcome() is Outcome.DONE
-        found = answer(worker.memory, request.rid)
-        dropped = found.claims[0].dropped
+        response = answer(worker.memory, request.rid)
+        dropped = response.claims[0].dropped
         wanted = min(room, LENGTH // worker_truncation.ANSWER_SHARE)
         at = truncation.counts(request.messages).index(dropped)
         assert await tokens_of(request, dropped) + wanted <= LENGTH
@@ -59,8 +59,8 @@ async def test_as_few_messages_as_possible_are_left_out(turns: int, room: int) -
             fewer = truncation.counts(request.messages)[at - 1]
             assert await tokens_of(request, fewer) + wanted > LENGTH
         shown = truncation.without_dropped(request.messages, dropped)
-        assert found.text == scripted.expected_text(shown, min(room, 20))
-        assert found.ended.usage.input_tokens == await tokens_of(request, dropped)
+        assert response.text == scripted.expected_text(shown, min(room, 20))
+        assert response.ended.usage.input_tokens == await tokens_of(request, dropped)
         test_serving_forks.passes(worker.memory, request)
 
 
@@ -68,10 +68,10 @@ async def test_without_it_a_long_prompt_is_refused() -> None:
     async with memory_worker.worker(engine=engine()) as worker:
         request = new_request(worker.memory, messages=dialogue(30), metadata=cues(20))
         assert await worker.serve(request).outcome() is Outcome.DONE
-        found = answer(worker.memory, request.rid)
-        assert found.ended.error is not None
-        assert found.ended.error[0] == "context_length_exceeded"
-        assert found.claims[0].dropped == 0
+        response = answer(worker.memory, request.rid)
+        assert response.ended.error is not None
+        assert response.ended.error[0] == "context_length_exceeded"
+        assert response.claims[0].dropped == 0
 
 
 async def test_what_must_stay_may_be_too_long() -> None:
@@ -80,9 +80,9 @@ async def test_what_must_stay_may_be_too_long() -> None:
         messages = dialogue(3, instructions="law " * 400)
         request = new_request(worker.memory, messages=messages, truncate=True)
         assert await worker.serve(request).outcome() is Outcome.DONE
-        found = answer(worker.memory, request.rid)
-        assert found.ended.error is not None
-        code, message = found.ended.error
+        response = answer(worker.memory, request.rid)
+        assert response.ended.error is not None
+        code, message = response.ended.error
         assert code == "context_length_exceeded"
         assert f"resulted in {await tokens_of(request, 6)} tokens" in message
 
@@ -95,8 +95,8 @@ async def test_an_answer_gets_what_is_left_where_all_else_is_left_out() -> None:
         length = await tokens_of(request, 6)
         assert LENGTH * 3 // 4 < length < LENGTH
         assert await worker.serve(request).outcome() is Outcome.DONE
-        found = answer(worker.memory, request.rid)
-        assert (found.ended.status, found.claims[0].dropped) == ("completed", 6)
+        response = answer(worker.memory, request.rid)
+        assert (response.ended.status, response.claims[0].dropped) == ("completed", 6)
 
 
 @pytest.mark.parametrize("frames", [0, 7])
@@ -118,14 +118,14 @@ async def test_a_takeover_has_the_prompt_that_the_first_claim_says(frames: int) 
             text = scripted.Detokenizer().push(made)
             other.write(records.Tok(request.rid, "a", 0, made, text, "0" * 16))
         await worker.caught_up()
-        served = worker.serve(request)
+        job = worker.serve(request)
         worker.time.advance(30)
-        assert await served.outcome() is Outcome.DONE
-        found = answer(worker.memory, request.rid)
-        assert found.fold.ids == scripted.expected_ids(shown, 20)
-        assert found.fold.dropped == 4
-        assert [claim.dropped for claim in found.claims] == [4, 0]
-        assert found.ended.usage.input_tokens == await tokens_of(request, 4)
+        assert await job.outcome() is Outcome.DONE
+        response = answer(worker.memory, request.rid)
+        assert response.fold.ids == scripted.expected_ids(shown, 20)
+        assert response.fold.dropped == 4
+        assert [claim.dropped for claim in response.claims] == [4, 0]
+        assert response.ended.usage.input_tokens == await tokens_of(request, 4)
 
 
 async def test_another_first_claim_counts_after_the_prompt_was_made(
@@ -141,7 +141,7 @@ async def test_another_first_claim_counts_after_the_prompt_was_made(
         said: list[int | None] = []
 
         async def late(of: base.Engine, asked: records.Request, first: int | None) -> Any:
-            made = await encode(of, asked, first)
+            prompt = await encode(of, asked, first)
             if not said:
                 other.write(
                     records.Claim(
@@ -158,21 +158,21 @@ async def test_another_first_claim_counts_after_the_prompt_was_made(
                     )
                 )
             said.append(first)
-            return made
+            return prompt
 
         monkeypatch.setattr(worker_truncation, "encode", late)
-        served = worker.serve(request)
+        job = worker.serve(request)
 
         def over() -> bool:
             worker.time.advance(5)
-            return served.task.done()
+            return job.task.done()
 
         await waiting.eventually(over, "it took over", every_s=0.02)
-        assert await served.outcome() is Outcome.DONE
-        found = answer(worker.memory, request.rid)
-        assert found.fold.dropped == 60
+        assert await job.outcome() is Outcome.DONE
+        response = answer(worker.memory, request.rid)
+        assert response.fold.dropped == 60
         assert said == [None, 60]
-        assert found.fold.ids == scripted.expected_ids(
+        assert response.fold.ids == scripted.expected_ids(
             truncation.without_dropped(request.messages, 60), 20
         )
 
@@ -188,12 +188,12 @@ async def test_calls_and_their_outputs_are_left_out_together() -> None:
         messages = [{"role": "user", "content": "work"}, *calls]
         request = new_request(worker.memory, messages=messages, truncate=True, metadata=cues(5))
         assert await worker.serve(request).outcome() is Outcome.DONE
-        found = answer(worker.memory, request.rid)
-        dropped = found.claims[0].dropped
+        response = answer(worker.memory, request.rid)
+        dropped = response.claims[0].dropped
         assert 0 < dropped < 23
         assert dropped % 2 == 0
         shown = [messages[0], *messages[1 + dropped :]]
-        assert found.text == scripted.expected_text(shown, 5)
+        assert response.text == scripted.expected_text(shown, 5)
 
 
 async def test_history_says_what_was_left_out() -> None:
@@ -237,5 +237,5 @@ async def test_a_prompt_that_lacks_messages_is_not_what_its_digests_name() -> No
             )
             assert await worker.serve(request).outcome() is Outcome.DONE
             dropped = answer(worker.memory, request.rid).claims[0].dropped
-            held = worker.context.prefixes.table(worker.time.now)
-            assert (dropped > 0, bool(held)) == (turns == 30, turns == 1)
+            table = worker.context.prefixes.table(worker.time.now)
+            assert (dropped > 0, bool(table)) == (turns == 30, turns == 1)

@@ -133,11 +133,11 @@ async def test_a_response_of_the_old_revision_goes_on_at_an_old_worker_at_once()
         request, _ = await it.attempts()
         await it.hand_over(it.old())
         await done(it.memory, request)
-        found = answer(it.memory, request.rid)
+        response = answer(it.memory, request.rid)
         assert it.workers(request) == ["gone/1", "old/1"]
-        assert {claim.model_rev for claim in found.claims} == {OLD[0]}
-        assert found.ended.status == "completed"
-        assert found.text == scripted.expected_text(request.messages, TOKENS)
+        assert {claim.model_rev for claim in response.claims} == {OLD[0]}
+        assert response.ended.status == "completed"
+        assert response.text == scripted.expected_text(request.messages, TOKENS)
         await eventually(lambda: it.new.committed[0] == 1, "the new worker commits it")
         await it.offering.step()
         assert it.store.held == {}

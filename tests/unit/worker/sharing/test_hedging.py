@@ -184,10 +184,10 @@ def counted(outcome: str) -> Any:
 
 def judged(memory: MemoryLog) -> None:
     """`tailrace verify` finds nothing, and has seen a hedged claim."""
-    found = history.gather(
+    histories = history.gather(
         memory.appended, incarnation=memory.layout.incarnation, partitions=memory.layout.partitions
     )
-    report, _ = checks.judge(found, checks.Options(settle_s=0))
+    report, _ = checks.judge(histories, checks.Options(settle_s=0))
     assert (report.failed(), report.results["L18"].count) == ([], 1)
 
 
@@ -202,12 +202,12 @@ async def test_the_faster_worker_claims_and_the_first_owner_stops_and_commits() 
             await fast.hedging.step()
             assert it.store.held == {}
             await done(it.memory, request)
-            found = it.of(request)
+            response = it.of(request)
             assert it.workers(request) == ["slow/1", "fast/1"]
-            assert [claim.hedged for claim in found.claims] == [False, True]
-            assert found.claims[1].prev == found.claims[0].own
-            assert found.ended.status == "completed"
-            assert found.text == scripted.expected_text(request.messages, TOKENS)
+            assert [claim.hedged for claim in response.claims] == [False, True]
+            assert response.claims[1].prev == response.claims[0].own
+            assert response.ended.status == "completed"
+            assert response.text == scripted.expected_text(request.messages, TOKENS)
             await eventually(lambda: not it.engine.running, "the first owner's engine stops")
             await eventually(lambda: it.slow.committed[0] == 1, "the assigned worker commits it")
             judged(it.memory)
@@ -270,9 +270,9 @@ async def test_a_token_of_the_owner_that_came_before_the_claim_stays() -> None:
         writer.append = late_append  # type: ignore[method-assign, assignment]
         await fast.hedging.step()
         await done(it.memory, request)
-        found = it.of(request)
-        assert (it.workers(request), found.fold.starts) == (["slow/1", "fast/1"], [0, 3])
-        assert found.text == scripted.expected_text(request.messages, TOKENS)
+        response = it.of(request)
+        assert (it.workers(request), response.fold.starts) == (["slow/1", "fast/1"], [0, 3])
+        assert response.text == scripted.expected_text(request.messages, TOKENS)
 
 
 async def test_one_of_several_idle_workers_takes_it() -> None:

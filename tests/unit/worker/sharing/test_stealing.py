@@ -428,10 +428,10 @@ async def test_a_thief_that_dies_in_mid_answer_is_taken_over_after_the_grace() -
 
         await eventually(taken_over, "the busy worker takes it over")
         await done(it.memory, request)
-        found = answer(it.memory, request.rid)
-        expected = scripted.expected_ids(request.messages, found.fold.next)
-        assert len(found.fold.ids) == 400 or found.fold.ids == expected
-        assert found.ended.status == "completed"
+        response = answer(it.memory, request.rid)
+        expected = scripted.expected_ids(request.messages, response.fold.next)
+        assert len(response.fold.ids) == 400 or response.fold.ids == expected
+        assert response.ended.status == "completed"
         await it.committed()
 
 
@@ -489,12 +489,12 @@ async def test_what_expired_or_was_cancelled_is_left_to_the_assigned_worker() ->
         expired = ask(it.memory, metadata=cues(1), ttl_ms=1_000)
         it.cost.append(expired)
         await eventually(lambda: len(it.busy.responses.waiting) == 1, "it waits")
-        held = dict(it.store.held)
+        offers_before = dict(it.store.held)
         await it.offering.step()
         it.time.advance(5)
         ask_later = ask(it.memory, metadata=cues(1))  # tells the thief's clock the broker's time
         it.cost.append(ask_later)
-        it.store.held |= {"before": held["busy"]}
+        it.store.held |= {"before": offers_before["busy"]}
         thief = it.thief()
         thief.context.clock.observe(int(it.time.now * 1000), it.time.now)
         await thief.stealing.step()
@@ -548,8 +548,8 @@ async def assigned_later(
 
 
 async def test_a_thief_that_is_assigned_the_partition_later_commits_itself() -> None:
-    async with pool() as it, assigned_later(it, {**cues(300), "script_pace_ms": "5"}) as found:
-        _, request = found
+    async with pool() as it, assigned_later(it, {**cues(300), "script_pace_ms": "5"}) as member:
+        _, request = member
         await done(it.memory, request)
         await it.committed()
         assert it.worker_of(request) == ["thief/1"]
@@ -558,8 +558,8 @@ async def test_a_thief_that_is_assigned_the_partition_later_commits_itself() -> 
 
 async def test_a_thief_that_is_assigned_the_partition_later_is_bound_to_the_end() -> None:
     """A thief leaves a response that another worker takes over; the assigned worker must not."""
-    async with pool() as it, assigned_later(it, ENDLESS) as found:
-        second, request = found
+    async with pool() as it, assigned_later(it, ENDLESS) as member:
+        second, request = member
         other = Foreign(it.memory, request)
         other.claim("o", answer(it.memory, request.rid).fold.owner)
         await eventually(lambda: second.context.engine_slots.running == 0, "it is superseded")

@@ -41,15 +41,15 @@ def make(
     max_tokens: int = 1_000,
     stop_ids: tuple[int, ...] = (),
 ) -> generation.Generation:
-    made = generation.Generation(
+    attempt = generation.Generation(
         rid=RID,
         fencing_token=own,
         view=visible.PlainText(Letters(), stop),
         max_tokens=max_tokens,
         stop_ids=stop_ids,
     )
-    made.resume(visible.Accepted.from_fold(state or fold.Fold()))
-    return made
+    attempt.resume(visible.Accepted.from_fold(state or fold.Fold()))
+    return attempt
 
 
 class Reader:

@@ -97,12 +97,12 @@ class Log:
 
     def events(self) -> list[bytes]:
         state, series = fold.Fold(), events.Series(ECHO)
-        shown = series.open()
+        stream = series.open()
         for offset, record in enumerate(self.read):
             effect = state.apply(record, offset, 1_700_000_003_000)
             assert not isinstance(effect, fold.Ignored)
-            shown += series.apply(effect)
-        return [event.body for event in shown]
+            stream += series.apply(effect)
+        return [event.body for event in stream]
 
     def account(self) -> reference_fold.Account:
         return reference_fold.account(list(itertools.starmap(history.Entry, self.placed())))
@@ -137,9 +137,9 @@ def owner_of(
     """A worker that goes on behind what the log has."""
     fields = {"max_tokens": 10_000, **more}
     shown = visible.Items(RID, parser, stop, max_calls)
-    made = Generation(rid=RID, fencing_token=log.claim(), view=shown, **fields)
-    made.resume(visible.Accepted.from_fold(log.state))
-    return made
+    attempt = Generation(rid=RID, fencing_token=log.claim(), view=shown, **fields)
+    attempt.resume(visible.Accepted.from_fold(log.state))
+    return attempt
 
 
 def say(
@@ -157,25 +157,25 @@ def say(
     steps with the numbers `takeovers`, and its predecessor had `lost` ids more that it wrote
     nowhere."""
     log, sizes = Log(), iter(sizes)
-    made = owner_of(log, parser(), logprobs=logprobs, **more)
+    attempt_owner = owner_of(log, parser(), logprobs=logprobs, **more)
 
     def push(at: int, size: int) -> None:
         new = answer[at : at + size]
         lp = tuple(records.lp(chr(i % 0xD000).encode(), -0.5) for i in new) if logprobs else ()
-        made.push(new, finish if at + size >= len(answer) else None, lp)
+        attempt_owner.push(new, finish if at + size >= len(answer) else None, lp)
 
     for number in itertools.count():
         if number in takeovers:
-            push(made.total, lost)
-            made.stand_down()
-            made = owner_of(log, parser(), logprobs=logprobs, **more)
-        if made.phase is Phase.RUNNING:
-            push(made.total, next(sizes, len(answer)))
-        for frame in made.frames(0):
+            push(attempt_owner.total, lost)
+            attempt_owner.stand_down()
+            attempt_owner = owner_of(log, parser(), logprobs=logprobs, **more)
+        if attempt_owner.phase is Phase.RUNNING:
+            push(attempt_owner.total, next(sizes, len(answer)))
+        for frame in attempt_owner.frames(0):
             log.write(frame)
-        if made.phase is Phase.FINISHED:
-            usage = records.Usage(2, made.total, reasoning_tokens=made.reasoning)
-            log.write(made.end(usage))
+        if attempt_owner.phase is Phase.FINISHED:
+            usage = records.Usage(2, attempt_owner.total, reasoning_tokens=attempt_owner.reasoning)
+            log.write(attempt_owner.end(usage))
             break
     return log
 
@@ -248,14 +248,14 @@ def written(marks: Sequence[Any], text: str) -> list[Item]:
     without text, nor two such items of one kind in a row; the toy does."""
     first = [] if marks and not marks[0].at else [records.Mark(0, 0, "m")]
     begins = [*first, *marks]
-    found: list[Item] = []
+    parts: list[Item] = []
     for begin, behind in zip(begins, [*(m.at for m in begins[1:]), len(text)], strict=True):
         part, kind = text[begin.at : behind], begin.kind
-        if kind in "mr" and found and found[-1][0] == kind:
-            part = found.pop()[3] + part
+        if kind in "mr" and parts and parts[-1][0] == kind:
+            part = parts.pop()[3] + part
         if kind in "cx" or part:
-            found.append((kind, begin.name, begin.call_id, part))
-    return found
+            parts.append((kind, begin.name, begin.call_id, part))
+    return parts
 
 
 @settings(max_examples=300, deadline=None)
@@ -356,33 +356,33 @@ def test_frames_with_log_probabilities_have_one_per_id_and_512_at_most(
 
 def test_frames_with_many_likely_long_tokens_stay_far_below_the_bound_of_a_record() -> None:
     log = Log()
-    made = owner_of(log, Toy(), logprobs=True)
+    attempt_owner = owner_of(log, Toy(), logprobs=True)
     likely = [records.likely(b"\0" * 120, -1.0)] * 20
-    made.push([97] * 512, "stop", [records.lp(b"\0" * 120, -0.5, likely)] * 512)
-    frames = made.frames(0)
+    attempt_owner.push([97] * 512, "stop", [records.lp(b"\0" * 120, -0.5, likely)] * 512)
+    frames = attempt_owner.frames(0)
     assert sum(len(f.lp) for f in frames) == 512
     assert max(len(records.encode(f)) for f in frames) < records.MAX_RECORD_BYTES / 2
 
 
 def test_missing_log_probabilities_are_the_engine_s_fault() -> None:
-    made = owner_of(Log(), Toy(), logprobs=True)
+    attempt_owner = owner_of(Log(), Toy(), logprobs=True)
     with pytest.raises(generation.BadOutput):
-        made.push([97, 98], None, [records.lp(b"a", -1.0)])
-    assert not made.pending
+        attempt_owner.push([97, 98], None, [records.lp(b"a", -1.0)])
+    assert not attempt_owner.pending
 
 
 def test_log_probabilities_that_nobody_asked_for_are_left_out() -> None:
-    made = owner_of(Log(), Toy())
-    made.push([97], None, [records.lp(b"a", -1.0)])
-    assert made.frames(0)[0].lp == ()
+    attempt_owner = owner_of(Log(), Toy())
+    attempt_owner.push([97], None, [records.lp(b"a", -1.0)])
+    assert attempt_owner.frames(0)[0].lp == ()
 
 
 def accepted(answer: str) -> tuple[Log, visible.Accepted]:
     """A response that its worker has left, and what the next one finds."""
     log = Log()
-    made = owner_of(log, Toy())
-    made.push(toy(answer))
-    for frame in made.frames(0):
+    attempt_owner = owner_of(log, Toy())
+    attempt_owner.push(toy(answer))
+    for frame in attempt_owner.frames(0):
         log.write(frame)
     return log, visible.Accepted.from_fold(log.state)
 
@@ -436,26 +436,26 @@ class Broken(Toy):
 
 def test_a_parser_that_fails_ends_the_response_with_what_it_had_read() -> None:
     log = Log()
-    made = owner_of(log, Broken(), stop=("END",))
+    attempt_owner = owner_of(log, Broken(), stop=("END",))
     with pytest.raises(visible.ParserFailed):
-        made.push(toy("<rI see<mabE!cd"))
-    made.close("failed")
-    for frame in made.frames(0):
+        attempt_owner.push(toy("<rI see<mabE!cd"))
+    attempt_owner.close("failed")
+    for frame in attempt_owner.frames(0):
         log.write(frame)
-    log.write(made.end(records.Usage()))
+    log.write(attempt_owner.end(records.Usage()))
     assert log.kinds == ["r I see", "m abE"]
     assert log.state.next == len("<rI see<mabE")
 
 
 def test_a_parser_that_fails_at_the_end_fails_the_response_and_not_the_worker() -> None:
     log = Log()
-    made = owner_of(log, Broken())
+    attempt_owner = owner_of(log, Broken())
     with pytest.raises(visible.ParserFailed):
-        made.push(toy("ab"), "stop")
-    assert made.phase is Phase.RUNNING
-    made.close("failed")
-    assert [f.text for f in made.frames(0)] == ["ab"]
-    assert made.end(records.Usage()).reason == "failed"
+        attempt_owner.push(toy("ab"), "stop")
+    assert attempt_owner.phase is Phase.RUNNING
+    attempt_owner.close("failed")
+    assert [f.text for f in attempt_owner.frames(0)] == ["ab"]
+    assert attempt_owner.end(records.Usage()).reason == "failed"
 
 
 def test_a_call_without_a_name_is_a_failure_of_the_parser() -> None:

@@ -59,15 +59,15 @@ class Engine(scripted.Scripted):
 
 async def trials(engine: Engine, folder: Path | None = None, **more: Any) -> FieldTrials:
     await engine.start()
-    made = FieldTrials(engine, TrialResults(folder, "scripted"), **more)
-    await made.run()
-    return made
+    field_trials = FieldTrials(engine, TrialResults(folder, "scripted"), **more)
+    await field_trials.run()
+    return field_trials
 
 
 async def test_an_engine_that_takes_everything_is_tried_once_with_each_field() -> None:
     engine = Engine()
-    found = await trials(engine)
-    assert (found.not_offered, found.undecided) == (OWN, [])
+    field_trials = await trials(engine)
+    assert (field_trials.not_offered, field_trials.undecided) == (OWN, [])
     assert engine.tried == [None, *(r.name for r in engine_fields.TABLE if r.name not in OWN)]
     assert engine.starts == 1
 
@@ -96,15 +96,15 @@ async def test_an_engine_that_ended_once_with_a_field_may_have_had_another_reaso
             engine.end()
 
     engine.before = before
-    found = await trials(engine)
-    assert (found.not_offered, found.undecided, engine.starts) == (OWN, [], 2)
+    field_trials = await trials(engine)
+    assert (field_trials.not_offered, field_trials.undecided, engine.starts) == (OWN, [], 2)
 
 
 async def test_a_refusal_counts_when_it_came_twice() -> None:
     engine = Engine()
     engine.fail_every = 3  # each third attempt, whatever it asks for
-    found = await trials(engine)
-    assert (found.not_offered, found.undecided) == (OWN, [])
+    field_trials = await trials(engine)
+    assert (field_trials.not_offered, field_trials.undecided) == (OWN, [])
 
 
 async def test_an_engine_that_ends_with_a_plain_request_has_not_started() -> None:
@@ -122,8 +122,8 @@ async def test_an_engine_that_ends_with_a_plain_request_has_not_started() -> Non
 async def test_an_engine_that_refuses_a_plain_request_says_nothing_of_fields() -> None:
     engine = Engine()
     engine.fail_every = 1
-    found = await trials(engine)
-    assert (found.not_offered, {*found.undecided}, engine.tried) == ({}, ALL, [None])
+    field_trials = await trials(engine)
+    assert (field_trials.not_offered, {*field_trials.undecided}, engine.tried) == ({}, ALL, [None])
 
 
 async def test_what_the_engines_features_do_not_have_is_not_tried() -> None:
@@ -146,9 +146,9 @@ async def test_what_was_not_tried_in_time_is_offered() -> None:
         now += 1
 
     engine.before = before
-    found = await trials(engine, deadline_s=5.0, clock=lambda: now)
-    assert found.not_offered == {"temperature": Verdict.REFUSED}
-    assert {"effort", "seed"} <= {*found.undecided}
+    field_trials = await trials(engine, deadline_s=5.0, clock=lambda: now)
+    assert field_trials.not_offered == {"temperature": Verdict.REFUSED}
+    assert {"effort", "seed"} <= {*field_trials.undecided}
     assert len(engine.tried) < len(ALL)
 
 
@@ -165,8 +165,8 @@ async def test_a_trial_that_takes_too_long_says_nothing(monkeypatch: pytest.Monk
 async def test_known_results_are_not_tried_again_and_missing_ones_are(tmp_path: Path) -> None:
     await trials(Engine(refuses={"min_p"}, ends={"top_k"}), tmp_path)
     again = Engine()
-    found = await trials(again, tmp_path)
-    assert found.not_offered == {"top_k": Verdict.FATAL, "min_p": Verdict.REFUSED, **OWN}
+    field_trials = await trials(again, tmp_path)
+    assert field_trials.not_offered == {"top_k": Verdict.FATAL, "min_p": Verdict.REFUSED, **OWN}
     assert (again.tried, again.starts) == ([], 1)
     (file,) = tmp_path.glob("*.json")
     file.write_text(file.read_text().replace('"min_p"', '"a_field_of_before"'))

@@ -33,8 +33,8 @@ def test_what_was_decided_is_there_after_a_restart_and_only_for_this_engine(
 def test_a_process_that_ended_in_a_trial_counts_and_one_that_survived_does_not(
     tmp_path: Path,
 ) -> None:
-    killed = made(tmp_path)
-    assert killed.begin("top_k") == 1
+    dead_results = made(tmp_path)
+    assert dead_results.begin("top_k") == 1
     again = made(tmp_path)
     assert again.begin("top_k") == 2
     again.end("top_k")
@@ -52,9 +52,9 @@ def test_a_file_that_cannot_be_read_says_nothing_and_is_written_anew(
     results.decide("seed", Verdict.TAKEN)
     (file,) = tmp_path.glob("*.json")
     file.write_bytes(content)
-    found = made(tmp_path)
-    assert (found.verdicts, found.ends) == ({}, {})
-    found.decide("top_k", Verdict.REFUSED)
+    trial_results = made(tmp_path)
+    assert (trial_results.verdicts, trial_results.ends) == ({}, {})
+    trial_results.decide("top_k", Verdict.REFUSED)
     assert made(tmp_path).verdicts == {"top_k": Verdict.REFUSED}
 
 
