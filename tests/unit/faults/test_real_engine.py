@@ -41,7 +41,7 @@ def problems(
     request = SimpleNamespace(
         rid=RID, sampling=sampling, tools=[{}] * tools, format=None, max_tool_calls=None
     )
-    response: Any = SimpleNamespace(asked=[SimpleNamespace(request=request)])
+    response: Any = SimpleNamespace(requests=[SimpleNamespace(request=request)])
     account: Any = SimpleNamespace(
         reason=reason,
         total=total,
