@@ -308,7 +308,7 @@ class App:
             telemetry.Action.ENGINE_TRIED,
             seconds=round(time.monotonic() - began, 3),
             not_offered=[f"{name}: {why.value}" for name, why in trials.not_offered.items()],
-            undecided=trials.undecided,
+            untried=trials.undecided,
         )
         return frozenset(trials.not_offered)
 
