@@ -145,7 +145,7 @@ class Gateway:
             now = self.file(store, file)
             return now is not None and now.status == status
 
-        await log_contract.until(reached, 5)
+        await log_contract.until(reached, 30)
 
 
 @contextlib.asynccontextmanager
@@ -171,7 +171,7 @@ def remaining_records(broker: memory_log.MemoryLog, topic: str) -> dict[str, byt
 
 async def broker_grows(broker: memory_log.MemoryLog) -> None:
     before = len(broker.appended)
-    await log_contract.until(lambda: len(broker.appended) > before, 5)
+    await log_contract.until(lambda: len(broker.appended) > before, 30)
 
 
 async def test_another_gateway_goes_on_and_only_what_is_missing_is_embedded(
@@ -181,9 +181,9 @@ async def test_another_gateway_goes_on_and_only_what_is_missing_is_embedded(
     async with running(first, second):
         store = await first.store()
         file = await first.attach(store)
-        await log_contract.until(lambda: len(remaining_records(broker, topics.PASSAGES)) >= 128, 5)
+        await log_contract.until(lambda: len(remaining_records(broker, topics.PASSAGES)) >= 128, 30)
         first.embedder.go.clear()  # in one of its batches
-        await log_contract.until(lambda: len(first.embedder.asked) >= 2, 5)
+        await log_contract.until(lambda: len(first.embedder.asked) >= 2, 30)
         await first.kill()
         await second.stores.catch_up([acts.partition(ALICE)])
         assert second.embedder.asked == []
@@ -211,7 +211,7 @@ async def test_a_gateway_that_was_overtaken_erases_nothing(
         one.embedder.go.clear()
         store = await one.store()
         file = await one.attach(store)
-        await log_contract.until(lambda: len(one.embedder.asked) == 1, 5)
+        await log_contract.until(lambda: len(one.embedder.asked) == 1, 30)
         two.monotonic += ingestion.TAKEOVER_S + 1
         await two.until_status(store, file, "completed")
         await one.until_status(store, file, "completed")
@@ -276,7 +276,7 @@ async def test_a_file_that_two_gateways_add_at_once_is_there_once_and_embedded_o
         def added() -> list[str]:
             return [key for key in remaining_records(broker, topics.VECTOR_STORES) if ":f:" in key]
 
-        await log_contract.until(lambda: len(added()) == 2, 5)
+        await log_contract.until(lambda: len(added()) == 2, 30)
         broker.catch_up(topics.VECTOR_STORES, partition)
         first, second = await asyncio.gather(*both)
         assert first.act == second.act
@@ -310,7 +310,7 @@ async def test_a_file_is_added_again_while_it_is_in_progress_and_after_a_failure
             return await one.stores.attach(await one.stores.find(store.id, ALICE), upload, addition)
 
         attachment = await attach()
-        await log_contract.until(lambda: len(one.embedder.asked) == 1, 5)
+        await log_contract.until(lambda: len(one.embedder.asked) == 1, 30)
         before = len(broker.appended)
         again = await attach()
         assert (again.act, again.status) == (attachment.act, "in_progress")
@@ -335,7 +335,7 @@ async def test_what_helps_later_is_tried_again_with_another_key(
         one.embedder.fail = errors.unavailable("no worker")
         store = await one.store()
         file = await one.attach(store, b"words")
-        await log_contract.until(lambda: len(one.embedder.asked) == 1, 5)
+        await log_contract.until(lambda: len(one.embedder.asked) == 1, 30)
         one.embedder.fail = None
         await asyncio.sleep(0.05)
         assert len(one.embedder.asked) == 1
@@ -368,7 +368,7 @@ async def test_a_file_that_is_taken_out_while_it_is_embedded_leaves_nothing(
     async with running(one):
         store = await one.store()
         file = await one.attach(store)
-        await log_contract.until(lambda: len(remaining_records(broker, topics.PASSAGES)) >= 128, 5)
+        await log_contract.until(lambda: len(remaining_records(broker, topics.PASSAGES)) >= 128, 30)
         one.embedder.go.clear()
         await one.stores.detach(store, file)
         one.embedder.go.set()
@@ -378,8 +378,8 @@ async def test_a_file_that_is_taken_out_while_it_is_embedded_leaves_nothing(
             values = set(remaining_records(broker, topics.PASSAGES).values())
             return now is not None and not now.files and values == {None}
 
-        await log_contract.until(nothing, 5)
-        await log_contract.until(lambda: not one.database.rows, 5)
+        await log_contract.until(nothing, 30)
+        await log_contract.until(lambda: not one.database.rows, 30)
 
 
 async def test_what_was_written_during_an_erasure_elsewhere_is_erased_by_who_wrote_it(
@@ -397,7 +397,7 @@ async def test_what_was_written_during_an_erasure_elsewhere_is_erased_by_who_wro
             file = next(iter(now.files.values()))
             await second.passages.erase(store.id, file.act.attachment, 300)
             await add(batch)
-            await log_contract.until(lambda: len(first.database.rows) == len(batch), 5)
+            await log_contract.until(lambda: len(first.database.rows) == len(batch), 30)
             keys = acts.keys_of_file(store.id, file.act.attachment)
             await second.stores.erase(ALICE, keys)
             await first.stores.catch_up([acts.partition(ALICE)])
@@ -429,10 +429,10 @@ async def test_an_erasure_that_was_cut_short_goes_on(broker: memory_log.MemoryLo
     other = Gateway(broker, "g3", database=first.database)
     async with running(other):
         await other.stores.catch_up([acts.partition(ALICE)])
-        await log_contract.until(lambda: not list(other.stores.all_stores()), 5)
+        await log_contract.until(lambda: not list(other.stores.all_stores()), 30)
         assert set(remaining_records(broker, topics.PASSAGES).values()) == {None}
         assert set(remaining_records(broker, topics.VECTOR_STORES).values()) == {None}
-        await log_contract.until(lambda: not first.database.rows, 5)
+        await log_contract.until(lambda: not first.database.rows, 30)
 
 
 async def test_an_expired_store_loses_its_files(broker: memory_log.MemoryLog) -> None:
@@ -447,7 +447,7 @@ async def test_an_expired_store_loses_its_files(broker: memory_log.MemoryLog) ->
         assert one.file(store, file) is not None
         one.clock = lambda: store.used + 86_400
         one.stores.changed.set()
-        await log_contract.until(lambda: one.file(store, file) is None, 5)
+        await log_contract.until(lambda: one.file(store, file) is None, 30)
         assert one.stores.at_once(store.id) is not None
 
 
@@ -569,8 +569,8 @@ async def test_a_database_that_takes_no_row_at_all_is_waited_for(
         store = await one.store()
         one.database.full = True
         file = await one.attach(store, b"words")
-        await log_contract.until(lambda: bool(remaining_records(broker, topics.PASSAGES)), 5)
-        await log_contract.until(lambda: one.database.attempts > 2, 5)
+        await log_contract.until(lambda: bool(remaining_records(broker, topics.PASSAGES)), 30)
+        await log_contract.until(lambda: one.database.attempts > 2, 30)
         one.database.full = False
         assert await one.passages.numbers(store, file.act.attachment, "m") == {0}
     assert metric.value("tailrace_passages_refused_total") == count_before
