@@ -54,11 +54,6 @@ class ArchiveQueries:
         self._offsets = offsets
         self._log = log
 
-    @property
-    def available(self) -> bool:
-        """Whether the deployment has an archive."""
-        return self._reader is not None
-
     def require(self, feature: str) -> None:
         """Raise ApiError where the deployment has no archive, which `what` need."""
         if self._reader is None:
