@@ -125,7 +125,7 @@ KILLED = """
 import os, signal, sys
 from tailrace.vectors import milvus
 from tests.support.vectors_contract import passage
-found = milvus.of(sys.argv[1], "one", bytes([1, 2, 3, 4]))
+found = milvus.open_database(sys.argv[1], "one", bytes([1, 2, 3, 4]))
 found.open()
 for batch in range(4):
     rows = [passage(batch * 100 + number, (1.0, number, batch)) for number in range(100)]

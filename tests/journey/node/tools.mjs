@@ -48,7 +48,7 @@ const out = {};
   // Its worker is killed by the Python test, which waits for the first line.
   const events = [];
   for await (const event of await client.responses.create({
-    model, input: "call weather 800", tools, stream: true, max_output_tokens: 5000, metadata: { script_pace_ms: "10" },
+    model, input: "call weather 800", tools, stream: true, max_output_tokens: 5000, metadata: { script_pace_ms: "25" },
   })) {
     events.push(event);
     if (events.filter((e) => e.type === "response.function_call_arguments.delta").length === 20) {

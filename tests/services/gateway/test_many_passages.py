@@ -76,7 +76,7 @@ async def appended(kafka: str, kept: Sequence[tuple[str, bytes]], store: str) ->
 POSITION = """
 import sys
 from tailrace.vectors import milvus
-database = milvus.of(sys.argv[1], "first", bytes.fromhex(sys.argv[2]))
+database = milvus.open_database(sys.argv[1], "first", bytes.fromhex(sys.argv[2]))
 database.open()
 print(database.positions()[int(sys.argv[3])])
 """
