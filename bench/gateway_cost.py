@@ -75,8 +75,8 @@ async def _appends(side: stacks.Side, rate: float, count: int) -> load.Result:
                 await writer.append(SCRATCH, 0, str(number), value)
             except log.AppendFailed as error:
                 answer.error = str(error)
-            answer.begun = answer.ended = time.perf_counter()
-            answer.stamps = [answer.begun]
+            answer.began = answer.ended = time.perf_counter()
+            answer.stamps = [answer.began]
             return answer
 
         await append(-1, time.perf_counter())  # connects

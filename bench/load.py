@@ -50,7 +50,7 @@ class Answer:
 
     Attributes:
         due: when the question was sent, or was due (open loop).
-        begun: when its first event of any kind arrived; 0 before.
+        began: when its first event of any kind arrived; 0 before.
         stamps: when events with text arrived.
         ended: when the answer was complete.
         tokens, prompt_tokens, cached_tokens: as the server counts them.
@@ -65,7 +65,7 @@ class Answer:
     """
 
     due: float
-    begun: float = 0.0
+    began: float = 0.0
     stamps: list[float] = field(default_factory=list)
     ended: float = 0.0
     tokens: int = 0
@@ -121,7 +121,7 @@ class Result:
         return {
             "tokens_per_s": self.tokens / self.wall,
             "answers_per_s": len(good) / self.wall,
-            **measure.spread("begun", (a.begun - a.due for a in good)),
+            **measure.spread("begun", (a.began - a.due for a in good)),
             **measure.spread("first", (a.first for a in good)),
             **measure.spread("gap", (gap for a in good for gap in a.gaps)),
             **measure.spread("per_token", (a.per_token for a in good if a.tokens > 1)),
@@ -326,7 +326,7 @@ async def stream(
     answer = answer or Answer(due)
 
     def on_event(event: bytes) -> None:
-        answer.begun = answer.begun or arrived_at
+        answer.began = answer.began or arrived_at
         if b'"type":"response.failed"' in event:
             error = event_data(event)["response"]["error"]
             answer.error, answer.expired = str(error), error["code"] == "expired"
@@ -367,9 +367,9 @@ async def stream(
     return answer
 
 
-def _count(answer: Answer, found: Mapping[str, Any]) -> None:
-    response = found.get("response", {})
-    usage = found["usage"] if "usage" in found else response["usage"]
+def _count(answer: Answer, event: Mapping[str, Any]) -> None:
+    response = event.get("response", {})
+    usage = event["usage"] if "usage" in event else response["usage"]
     answer.by_fallback = bool(response.get("fallback"))
     answer.tokens = usage.get("completion_tokens", usage.get("output_tokens", 0))
     answer.prompt_tokens = usage.get("prompt_tokens", usage.get("input_tokens", 0))

@@ -229,9 +229,9 @@ def ideal(run: Run, load_s: float, seed: int, idle_p99_s: float) -> float:
 async def perform(
     client: Client, side: stacks.Side, second_worker: int, run: Run, load_s: float, seed: int
 ) -> list[RequestOutcome]:
-    """One run, to the end of its last answer. `another`: process id of a worker of `large`."""
+    """One run, to the end of its last answer. `second_worker`: a process id; it is of `large`."""
     began = time.perf_counter()
-    asked: list[asyncio.Task[RequestOutcome]] = []
+    requests: list[asyncio.Task[RequestOutcome]] = []
     async with asyncio.TaskGroup() as tasks:
         if run.dies:
             tasks.create_task(_kill(side, second_worker, load_s))
@@ -240,8 +240,8 @@ async def perform(
         for at, group, pool, tokens in arrivals(run, load_s, seed):
             await asyncio.sleep(began + at - time.perf_counter())
             due = began + at
-            asked.append(tasks.create_task(client.ask(group, pool, tokens, due, began, load_s)))
-    return [task.result() for task in asked]
+            requests.append(tasks.create_task(client.ask(group, pool, tokens, due, began, load_s)))
+    return [task.result() for task in requests]
 
 
 async def _disturb(side: stacks.Side, load_s: float) -> None:
@@ -261,7 +261,7 @@ async def _disturb(side: stacks.Side, load_s: float) -> None:
 async def _kill(side: stacks.Side, second_worker: int, load_s: float) -> None:
     """Kill the workers of `large`, and those that the supervisor starts in their place.
 
-    `another`: process id of the worker that the supervisor does not start again.
+    `second_worker`: process id of the worker that the supervisor does not start again.
     """
     assert side.data is not None
     await asyncio.sleep(load_s / 3)

@@ -310,11 +310,11 @@ def write_licences() -> int:
         for one, licence in zip(python, pool.map(_python_licence, python), strict=True):
             if licence:
                 table[one.key] = licence
-    known = licences() if LICENCES.exists() else {}
+    recorded = licences() if LICENCES.exists() else {}
     for one in packages:
         # Jars, and what neither a lock nor an index describes, are recorded by hand.
-        if one.key not in table and one.key in known:
-            table[one.key] = known[one.key]
+        if one.key not in table and one.key in recorded:
+            table[one.key] = recorded[one.key]
     LICENCES.write_text(json.dumps(dict(sorted(table.items())), indent=1) + "\n")
     return check_licences()
 

@@ -53,7 +53,8 @@ class Watcher:
         """Observe each pipeline once, all at the same time."""
         updates = await asyncio.gather(*map(self._look, self._pipelines))
         self.observations = {
-            each.name: seen for each, seen in zip(self._pipelines, updates, strict=True)
+            each.name: observation
+            for each, observation in zip(self._pipelines, updates, strict=True)
         }
 
     async def _look(self, pipeline: definition.Pipeline) -> status.Observations:

@@ -28,7 +28,7 @@ _ELLIPSIS: Final = "…"
 _JOINERS: Final = "\u00ad\u200c\u200d"  # soft hyphen and joiners: inside of words
 _MARKS: Final = re.sub(  # vowels and accents that belong to the letter before them, as ranges
     "x+",
-    lambda found: f"{chr(found.start() + 0x300)}-{chr(found.end() + 0x2FF)}",
+    lambda run: f"{chr(run.start() + 0x300)}-{chr(run.end() + 0x2FF)}",
     "".join(".x"[unicodedata.category(chr(at))[0] == "M"] for at in range(0x300, 0x10000)),
 ).replace(".", "")
 # An underscore is a letter here; it is removed from texts before.

@@ -360,7 +360,7 @@ class Feeds:
                     subscription.advance(index, stop)
 
     async def _read(self, subscription: Subscription, index: int, start: int, stop: int) -> bool:
-        """Read a stretch. Returns whether all of it was read; not where `made` is full."""
+        """Read a stretch. Returns whether all of it was read; not if the subscription is full."""
         begin = max(start, subscription.position.offsets[index])
         async with contextlib.aclosing(
             self._ranges.read(feed.TOPICS[index], subscription.partition, begin, stop)
@@ -382,10 +382,10 @@ class Feeds:
                 await self._begin_anew(index)
                 continue
             for record in batch:
-                made: EventCache = {}
+                event_cache: EventCache = {}
                 for each in self._open.get(record.partition, ()):
                     if each.live:
-                        each.add(index, record, made)
+                        each.add(index, record, event_cache)
             for partition, mine in self._open.items():
                 if reader.follows(partition):
                     for each in mine:

@@ -238,7 +238,7 @@ class Account:
         return [epoch.claim.own for epoch in self.epochs if epoch.claim.hedged]
 
     @property
-    def made(self) -> int:
+    def generated_count(self) -> int:
         """How many ids were generated for it."""
         return max(0, self.total - self.copied)
 

@@ -315,12 +315,13 @@ def check_usage(
         bills[0],
         not account.epochs or account.epochs[0].claim.tokenizer_digest != CHARACTERS,
     )
-    if counts and bill.usage.output_tokens != account.made:
+    if counts and bill.usage.output_tokens != account.generated_count:
         out.fail(
             "L6",
             counterexample(
                 response,
-                f"billed {bill.usage.output_tokens} tokens, generated were {account.made}",
+                f"billed {bill.usage.output_tokens} tokens, "
+                f"generated were {account.generated_count}",
             ),
         )
     elif (
@@ -408,9 +409,9 @@ class Attempts(NamedTuple):
 
 def attempts(account: reference_fold.Account) -> list[Attempts]:
     """The attempts by claim (log rule §10)."""
-    made: Counter[str] = Counter()
+    generated: Counter[str] = Counter()
     for f in account.frames:
-        made[f.tok.own] += len(f.tok.ids)
+        generated[f.tok.own] += len(f.tok.ids)
     result: list[Attempts] = []
     for epoch, before in zip(account.epochs, [None, *account.epochs], strict=False):
         if before is None:
@@ -422,7 +423,7 @@ def attempts(account: reference_fold.Account) -> list[Attempts]:
             and not epoch.claim.hedged
         )
         first = result[-1].counted == 1
-        counts = lost_race and (first or made[before.claim.own] < PROGRESS)
+        counts = lost_race and (first or generated[before.claim.own] < PROGRESS)
         result.append(Attempts(result[-1].counted + counts, result[-1].begun + lost_race))
     return result
 

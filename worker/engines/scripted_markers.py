@@ -40,7 +40,7 @@ def is_marker(text: str) -> bool:
 
 def harmless(text: str) -> str:
     """Text without markers or beginnings of one: a client's text must not become one."""
-    return _MARKER.sub(lambda found: f"[{found[0][1:-1]}]", _LONELY.sub("[", text))
+    return _MARKER.sub(lambda match: f"[{match[0][1:-1]}]", _LONELY.sub("[", text))
 
 
 class Parser:

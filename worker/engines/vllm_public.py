@@ -26,7 +26,7 @@ Describe = Callable[[Sequence[int], Any], Sequence[records.Lp]]
 """Converts new ids and vLLM's log probabilities (None without ids) to the entries of a step."""
 
 
-def nothing(_ids: Sequence[int], _found: Any) -> Sequence[records.Lp]:
+def nothing(_ids: Sequence[int], _logprobs: Any) -> Sequence[records.Lp]:
     """For requests without log probabilities."""
     return ()
 

@@ -247,8 +247,8 @@ class ResponseTask:
         assert isinstance(decision, takeover.Claim)
         response, context = self.response, self._context
         # It needs no slot, and is written also where all slots are in use.
-        if decision.prev is None and (given := await self._former_answer(entry.fold)) is not None:
-            return ClaimPlan(None, response.prompt_ids or (), former_answer=given)
+        if decision.prev is None and (answer := await self._former_answer(entry.fold)) is not None:
+            return ClaimPlan(None, response.prompt_ids or (), former_answer=answer)
         paused = context.monotonic() < response.paused_until
         rank = response.rank if decision.prev is None or paused else slots.STARTED
         needs = [(response.held_slots, context.engine_slots)] if response.request.generate else []

@@ -118,7 +118,7 @@ async def test_a_stream_is_timed_and_counted(events: list[bytes]) -> None:
         assert got.error == ""
         assert (got.tokens, got.prompt_tokens, len(got.stamps)) == (2, 3, 2)
         assert "".join(got.text).endswith("!")
-        assert began <= got.begun <= got.stamps[0] <= got.stamps[1] <= got.ended
+        assert began <= got.began <= got.stamps[0] <= got.stamps[1] <= got.ended
         assert got.per_token == pytest.approx(got.stamps[1] - got.stamps[0])
 
     await served(answer, run)
