@@ -61,10 +61,11 @@ class TestRealModel:
         self, tabs: Callable[..., Opener], stack: Stack, tmp_path: Path
     ) -> None:
         chat = tabs(stack)().open()
+        briefly(chat, 100)
         chat.ask(QUESTION)
         chat.streaming(40)
         chat.page.screenshot(path=tmp_path / "streaming.png")
-        chat.status("completed", "incomplete")
+        chat.status("completed", "incomplete", timeout=900_000)
         assert chat.check_exact()
         assert re.search(
             r"first token \d.* · .*\d tokens/s · \d+ tokens",
