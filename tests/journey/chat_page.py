@@ -99,7 +99,7 @@ class Chat:
         return self.turn.locator(".prose").text_content() or ""
 
     def status(self, *wanted: str, timeout: float = 240_000) -> None:
-        """Until the last turn has one of these statuses; `timeout`, milliseconds, is for what hangs."""
+        """Until the last turn has one of these; `timeout`, milliseconds, is for what hangs."""
         selector = ", ".join(f'.turn:last-child[data-status="{s}"]' for s in wanted)
         self.page.wait_for_selector(selector, timeout=timeout)
 
