@@ -8,6 +8,13 @@
 A head is counted by what came on the wire, because the parser keeps a header whose end has not come
 without an answer and without a log line.
 
+Where uvicorn does not follow RFC 9110 and 9112, this class does:
+
+    upgrade      to anything but WebSocket is ignored, and the request served as it is
+    Host         is there once (HTTP/1.1), and so is each other header of ONCE that is there
+    half-closed  a client that ends only its side still gets what is answered within HALF_CLOSED_S;
+                 most of those that do so have left, and what they asked for ends with them
+
 The class depends on names that uvicorn does not document. `missing` lists those that are gone;
 then `chosen` returns uvicorn's own class, and a proxy in front has to bound what this one does.
 """
@@ -17,8 +24,10 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
+from collections import Counter
 from typing import Any, Final
 
+import httptools
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
@@ -36,6 +45,14 @@ HANDSHAKE_S: Final = 5.0
 BODY_S: Final = 75.0  # more than the application waits, whose answer says more
 MAX_PIPELINED: Final = 16
 RETRY_S: Final = 1.0
+# Two of one of these and it depends on the reader which one counts.
+ONCE: Final = frozenset(
+    {b"authorization", b"content-type", b"host", b"idempotency-key", b"last-event-id", b"origin"}
+)
+# Nothing that can be sent before the answer tells a client that reads on from one that is gone.
+HALF_CLOSED_S: Final = 5.0
+
+_OFFERS: Final = frozenset({b"upgrade", b"http2-settings"})
 
 IDLE, HEAD, BODY = 0, 1, 2
 
@@ -105,7 +122,8 @@ class HttpProtocol(HttpToolsProtocol):
             if self._state == HEAD and self._head_bytes + len(piece) > MAX_HEAD_BYTES:
                 self._refuse(errors.request_head_too_large(MAX_HEAD_BYTES), "head")
                 return
-            super().data_received(piece)
+            self._unset_keepalive_if_required()
+            self._feed(piece)
             if self.parser is None or self.transport.is_closing():
                 return  # another protocol has the connection, or it was refused
             self._head_bytes += len(piece)
@@ -122,6 +140,70 @@ class HttpProtocol(HttpToolsProtocol):
         if self.place is not None and not self.place.keep(min(self._head_bytes, MAX_KEPT_BYTES)):
             self._refuse(errors.too_many_connections(RETRY_S), "bytes")
 
+    def _feed(self, data: bytes) -> None:
+        """Parse. The parser stops behind a head that offers an upgrade, as if it had no body. If
+        the offer is ignored, a new parser gets the head without it, and then the rest."""
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            if self._should_upgrade():
+                self.handle_websocket_upgrade()
+            elif self.parser.get_method() == b"CONNECT":
+                self._refuse(errors.method_not_allowed("CONNECT"), "malformed")
+            else:
+                head = self._head_without_offer()
+                self.parser = httptools.HttpRequestParser(self)
+                self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # like uvicorn
+                self._feed(head + data[upgrade.args[0] :])
+        except httptools.HttpParserError:
+            self.send_400_response("Invalid HTTP request received.")
+
+    def _should_upgrade(self) -> bool:
+        """Whether this is the handshake of a WebSocket."""
+        return (
+            self._should_upgrade_to_ws()
+            and self.parser.get_method() == b"GET"
+            and self.parser.get_http_version() == "1.1"
+            and b"websocket" in self._tokens(b"upgrade")
+            and b"upgrade" in self._tokens(b"connection")
+        )
+
+    def _ignores_offer(self) -> bool:
+        return bool(self.parser.should_upgrade() and not self._should_upgrade())
+
+    def _tokens(self, header: bytes) -> list[bytes]:
+        """The members of a header that is a list, in lower case."""
+        values = [value for name, value in self.headers if name == header]
+        return [token.strip().lower() for token in b",".join(values).split(b",")]
+
+    def _head_without_offer(self) -> bytes:
+        """The head that was parsed, without what offers an upgrade."""
+        kept = [token for token in self._tokens(b"connection") if token not in {b"", *_OFFERS}]
+        headers = [
+            (name, value)
+            for name, value in self.headers
+            if name not in _OFFERS and name != b"connection"
+        ]
+        headers += [(b"connection", b", ".join(kept))] if kept else []
+        version = self.parser.get_http_version().encode()
+        lines = [b"%b %b HTTP/%b" % (self.parser.get_method(), self.url, version)]
+        return b"\r\n".join([*lines, *(b"%b: %b" % header for header in headers), b"", b""])
+
+    def eof_received(self) -> bool | None:  # type: ignore[override]
+        """The client sends no more. Returns whether it still gets an answer."""
+        if self._state != IDLE or self.cycle is None or self.cycle.response_complete:
+            return None
+        self.cycle.keep_alive = False  # of the last request: the connection ends behind its answer
+        self._stop_timer()
+        self._timer = self.loop.call_later(HALF_CLOSED_S, self._left)
+        return True
+
+    def _left(self) -> None:
+        """End the connection, unless an answer is under way, which fails if the client is gone."""
+        self._timer = None
+        if not self.cycle.response_started:
+            self.transport.close()
+
     def on_message_begin(self) -> None:
         """A head begins."""
         self._state = HEAD
@@ -130,6 +212,11 @@ class HttpProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """The head is complete."""
+        if self._ignores_offer():
+            return  # it is parsed again
+        if mistake := self._mistake():
+            self._refuse(errors.invalid_request(mistake, code="invalid_http"), "malformed")
+            raise Refused
         self._state = BODY
         self._stop_timer()
         if self._via_proxy:
@@ -145,8 +232,18 @@ class HttpProtocol(HttpToolsProtocol):
             self.transport.abort()
             raise Refused
 
+    def _mistake(self) -> str:
+        """What the headers do not keep of RFC 9112; empty if they keep it."""
+        counts = Counter(name for name, _ in self.headers if name in ONCE)
+        if not counts[b"host"] and self.parser.get_http_version() == "1.1":
+            return "A request of HTTP/1.1 has the header 'host'."
+        twice = [name.decode() for name, count in counts.items() if count > 1]
+        return f"The header '{twice[0]}' is there more than once." if twice else ""
+
     def on_message_complete(self) -> None:
         """The body is complete."""
+        if self._ignores_offer():
+            return
         self._state = IDLE
         super().on_message_complete()
 
@@ -209,10 +306,12 @@ def missing(base: type = HttpToolsProtocol) -> list[str]:
     methods = (
         *("connection_made", "connection_lost", "data_received", "handle_websocket_upgrade"),
         *("on_message_begin", "on_headers_complete", "on_message_complete", "send_400_response"),
+        *("eof_received", "_unset_keepalive_if_required", "_should_upgrade_to_ws"),
     )
     features = {
-        "self.parser.feed_data(data)": "a parser that is fed",
-        "except httptools.HttpParserError": "an error of a callback ends the parsing",
+        "self.parser = httptools.HttpRequestParser(self)": "the parser",
+        "self.cycle = RequestResponseCycle(": "cycle",
+        "self.parser.get_method()": "the parser's method",
         "self.ws_protocol_class(": "ws_protocol_class",
         "self.pipeline.appendleft(": "pipeline",
         "self.scope = {": "scope",

@@ -26,7 +26,8 @@ GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 
 @dataclass
 class App:
-    """Answers requests with the client's address, and takes messages of sockets while `taking`.
+    """Answers requests with the client's address, at /echo with their body, while `answering`, and
+    takes messages of sockets while `taking`.
 
     Attributes:
         seen: addresses of clients.
@@ -39,15 +40,27 @@ class App:
     taking: asyncio.Event = field(default_factory=asyncio.Event)
     closing: bool = False
     accepting: asyncio.Event = field(default_factory=asyncio.Event)
+    answering: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
         self.taking.set()
         self.accepting.set()
+        self.answering.set()
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         self.seen.append(scope["client"][0])
         if scope["type"] == "http":
             body = scope["client"][0].encode()
+            if scope["path"] == "/echo":
+                body = b""
+                more = True
+                while more:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        return
+                    body += message["body"]
+                    more = message["more_body"]
+            await self.answering.wait()
             headers = [(b"content-length", str(len(body)).encode())]
             await send({"type": "http.response.start", "status": 200, "headers": headers})
             await send({"type": "http.response.body", "body": body})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 
 import pytest
@@ -107,6 +108,145 @@ async def test_a_malformed_handshake_gets_an_answer(more: str, status: bytes) ->
         assert (await client.rest()).startswith(b"HTTP/1.1 " + status)
 
 
+OFFER = "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n"
+SIZED = "Content-Length: 11\r\n\r\n"
+CHUNKED = "Transfer-Encoding: chunked\r\n\r\n"
+BODY = {SIZED: b"hello world", CHUNKED: b"5\r\nhello\r\n6\r\n world\r\n0\r\n\r\n"}
+
+
+@pytest.mark.parametrize("pieces", ["at once", "byte by byte", "head, then body"])
+@pytest.mark.parametrize("form", [SIZED, CHUNKED], ids=["sized", "chunked"])
+@pytest.mark.parametrize(
+    "offer",
+    [
+        OFFER,
+        "Connection: keep-alive\r\nConnection: Upgrade\r\nUpgrade: TLS/1.0\r\n",
+        "Upgrade: websocket\r\nConnection: upgrade\r\n",
+        "Upgrade: h2c, websocket\r\nConnection: upgrade\r\n",
+        "Upgrade: h2c\r\nConnection: close, upgrade\r\n",
+    ],
+    ids=["h2c", "TLS", "a WebSocket by POST", "one of two", "and close"],
+)
+async def test_an_offered_upgrade_is_ignored_and_the_body_served(
+    offer: str, form: str, pieces: str
+) -> None:
+    head = f"POST /echo?y=%20 HTTP/1.1\r\nHost: x\r\n{offer}{form}".encode()
+    sent = head + BODY[form]
+    async with serving() as server, server.client() as client:
+        if pieces == "byte by byte":
+            parts = [sent[at : at + 1] for at in range(len(sent))]
+        else:
+            parts = [sent] if pieces == "at once" else [head, BODY[form]]
+        for part in parts:
+            client.send(part)
+            await client.writer.drain()
+        assert (await client.read(b"hello world")).startswith(b"HTTP/1.1 200 ")
+        if "close" in offer:
+            assert not await client.rest()
+            return
+        client.send(GET)  # the connection goes on
+        assert b"200 OK" in await client.read(b"127.0.0.2")
+        assert len(server.app.seen) == 2
+
+
+async def test_requests_behind_an_offered_upgrade_are_served_too() -> None:
+    with_offer = f"GET / HTTP/1.1\r\nHost: x\r\n{OFFER}\r\n".encode()
+    async with serving() as server, server.client() as client:
+        client.send(with_offer + with_offer + GET)
+        for _ in range(3):
+            assert b"200 OK" in await client.read(b"127.0.0.2")
+
+
+async def test_a_tunnel_is_refused() -> None:
+    async with serving() as server, server.client() as client:
+        client.send(b"CONNECT x:443 HTTP/1.1\r\nHost: x:443\r\n\r\n")
+        assert (await client.rest()).startswith(b"HTTP/1.1 405 ")
+
+
+async def test_a_handshake_is_one_with_two_connection_headers() -> None:
+    async with serving() as server, server.client() as client:
+        client.send(f"{HANDSHAKE}Connection: keep-alive\r\n\r\n".encode())
+        assert b" 101 " in await client.read(b"\r\n\r\n")
+
+
+@pytest.mark.parametrize(
+    ("headers", "message"),
+    [
+        ("", b"has the header 'host'"),
+        ("Host: x\r\nHost: x\r\n", b"'host' is there more than once"),
+        (
+            "Host: x\r\nAuthorization: Bearer a\r\nauthorization: Bearer b\r\n",
+            b"'authorization' is there more than once",
+        ),
+        ("Host: x\r\nOrigin: a\r\nOrigin: b\r\n", b"'origin' is there more than once"),
+        (
+            "Host: x\r\nIdempotency-Key: a\r\nIdempotency-Key: b\r\n",
+            b"'idempotency-key' is there more than once",
+        ),
+    ],
+    ids=["no host", "two hosts", "two credentials", "two origins", "two keys"],
+)
+@pytest.mark.parametrize("offer", ["", OFFER], ids=["plain", "with an offer"])
+async def test_a_header_that_must_be_there_once(headers: str, message: bytes, offer: str) -> None:
+    async with serving() as server, server.client() as client:
+        client.send(f"GET / HTTP/1.1\r\n{headers}{offer}\r\n".encode())
+        answer = await client.rest()
+        assert answer.startswith(b"HTTP/1.1 400 ")
+        assert message in answer
+        assert not server.app.seen
+
+
+async def test_a_handshake_has_one_host_too() -> None:
+    async with serving() as server, server.client() as client:
+        client.send(f"{HANDSHAKE}Host: y\r\n\r\n".encode())
+        assert (await client.rest()).startswith(b"HTTP/1.1 400 ")
+        assert not server.app.seen
+
+
+async def test_http_1_0_needs_no_host() -> None:
+    async with serving() as server, server.client() as client:
+        client.send(b"GET / HTTP/1.0\r\n\r\n")
+        assert b"200 OK" in await client.rest()
+
+
+@pytest.mark.parametrize("requests", [1, 3])
+async def test_a_half_closed_client_gets_its_answers(requests: int) -> None:
+    async with serving() as server, server.client() as client:
+        server.app.answering.clear()
+        client.send(GET * requests)
+        client.writer.write_eof()
+        await waiting.eventually(lambda: len(server.app.seen) == 1, "the first one is asked")
+        await asyncio.sleep(0.05)
+        server.app.answering.set()
+        assert (await client.rest()).count(b"200 OK") == requests
+        assert len(server.app.seen) == requests
+
+
+async def test_a_half_closed_client_does_not_get_a_late_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Most of those that close have left. What waits for their answer is told."""
+    monkeypatch.setattr(http_protocol, "HALF_CLOSED_S", 0.1)
+    async with serving() as server, server.client() as client:
+        server.app.answering.clear()
+        client.send(GET)
+        client.writer.write_eof()
+        assert not await client.rest()
+        server.app.answering.set()
+
+
+@cases.each(
+    "sent",
+    [b"", GET[:20], b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\n12"],
+    ids=["nothing", "half a head", "half a body"],
+)
+async def test_a_half_closed_client_that_said_no_whole_request_is_closed(sent: bytes) -> None:
+    async with serving() as server, server.client() as client:
+        client.send(sent)
+        client.writer.write_eof()
+        assert not await client.rest()
+
+
 async def test_a_handshake_that_the_application_does_not_answer_ends(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -203,4 +343,4 @@ def test_with_a_uvicorn_that_changed_its_own_class_serves_and_one_line_says_what
     with caplog.at_level("INFO", "tailrace"):
         assert http_protocol.over(caps.Caps(1, 1), Renamed) == "httptools"
     (record,) = caplog.records
-    assert "a parser that is fed" in record.__dict__["fields"]["changed"]
+    assert "the parser" in record.__dict__["fields"]["changed"]
