@@ -1,4 +1,4 @@
-"""The JSON body of an HTTP request, bounded in size and time.
+"""The body of an HTTP request, bounded in size and time, and decoded if it is compressed.
 
 A body may exceed its limit by its images. An image is one long text, which is cheap to decode;
 everything else may become many objects.
@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
 
-from gateway.parsing import images, json_body
+from gateway.parsing import content_encoding, images, json_body
 from tailrace.delivery import kept_bytes
 from tailrace.protocol import errors, files
 
@@ -50,26 +50,28 @@ async def receive(
 
     Raises:
         errors.ApiError: it is larger than `limit` bytes without its images, too slow, or too much
-            for the account; or the client left.
+            for the account; it cannot be decoded; or the client left.
     """
     most = limit + for_images
+    coding = content_encoding.coding_of(",".join(request.headers.getlist("content-encoding")))
     too_large = errors.payload_too_large(limit, without="its images" if for_images else "")
     content_length = int(request.headers.get("content-length") or 0)
     if content_length > most:
         raise too_large
     body = bytearray()
+    charged = 0
     if account is not None and content_length > limit:
-        account.reserve(_weight(0, content_length, limit))  # refused before it is read
-        account = None
+        charged = content_length
+        account.reserve(_weight(0, charged, limit))  # refused before it is read
     try:
         async with asyncio.timeout(DEADLINE_S):
             async for part in request.stream():
-                before = len(body)
                 body += part
                 if len(body) > most:
                     raise too_large
-                if account is not None:
-                    account.reserve(_weight(before, len(body), limit))
+                if account is not None and len(body) > charged:
+                    account.reserve(_weight(charged, len(body), limit))
+                    charged = len(body)
     except TimeoutError as error:
         raise errors.invalid_request(
             f"The request did not arrive within {DEADLINE_S:.0f} s.", code="request_timeout"
@@ -77,6 +79,10 @@ async def receive(
     except ClientDisconnect as error:
         # No client reads this answer; it shows in the metrics.
         raise errors.invalid_request("The client left.") from error
+    if coding is not None and body:
+        body = await asyncio.to_thread(content_encoding.decode, body, coding, most)
+        if account is not None and len(body) > charged:
+            account.reserve(_weight(charged, len(body), limit))
     if len(body) > limit and len(body) - of_images(body) > limit:
         raise too_large
     return body

@@ -431,6 +431,22 @@ def payload_too_large(limit_bytes: int, without: str = "") -> ApiError:
     return ApiError(413, INVALID_REQUEST, "payload_too_large", message)
 
 
+def decoded_too_large(limit_bytes: int) -> ApiError:
+    message = f"The decoded body of the request would be larger than {limit_bytes} bytes."
+    return ApiError(413, INVALID_REQUEST, "payload_too_large", message)
+
+
+def unsupported_encoding(encoding: str, accepted: str) -> ApiError:
+    """The body is compressed in a way that is not decoded. `accepted`: those that are."""
+    return ApiError(
+        415,
+        INVALID_REQUEST,
+        "unsupported_encoding",
+        f"Content-Encoding {_quoted(encoding)} is not supported: one of {accepted}.",
+        headers={"accept-encoding": accepted},
+    )
+
+
 # ---- 429, 5xx: the service
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 from typing import Any
 
 import pytest
@@ -15,7 +16,9 @@ from tailrace.protocol import errors
 from tests.support import cases
 
 
-def request(*parts: bytes, length: str = "", end: dict[str, Any] | None = None) -> Request:
+def request(
+    *parts: bytes, length: str = "", coding: str = "", end: dict[str, Any] | None = None
+) -> Request:
     """A request whose body arrives in parts; then `end` comes, or nothing."""
     messages = [{"type": "http.request", "body": part, "more_body": True} for part in parts]
     if end is not None:
@@ -27,6 +30,7 @@ def request(*parts: bytes, length: str = "", end: dict[str, Any] | None = None) 
         return await asyncio.get_running_loop().create_future()  # type: ignore[no-any-return]
 
     headers = [(b"content-length", length.encode())] if length else []
+    headers += [(b"content-encoding", coding.encode())] if coding else []
     return Request({"type": "http", "headers": headers}, receive)
 
 
@@ -139,3 +143,30 @@ async def test_what_is_beyond_the_limit_counts_as_often_as_it_is_held(announced:
         with pytest.raises(errors.ApiError) as error:
             await request_body.receive(again, 100, account, for_images=2_000)
         assert error.value.status == 429
+
+
+async def test_a_compressed_body_is_decoded_and_counts_as_decoded() -> None:
+    text = b'{"a":"' + b"b" * 1_000 + b'"}'
+    packed = gzip.compress(text)
+    budget = kept_bytes.KeptBytes(len(text))
+    with budget.account("alice") as account:
+        sent = request(packed[:10], packed[10:], coding="gzip", end=LAST)
+        assert await request_body.receive(sent, 2_000, account) == text
+    with budget.account("alice") as account:
+        await request_body.receive(request(b"x", end=LAST), 2_000, account)
+        sent = request(packed, coding="gzip", end=LAST)
+        with pytest.raises(errors.ApiError) as refused:
+            await request_body.receive(sent, 2_000, account)
+    assert refused.value.status == 429
+
+
+@cases.each(
+    ("coding", "status"), [("gzip", 413), ("zstd", 400), ("compress", 415), ("gzip, br", 415)]
+)
+async def test_what_cannot_be_decoded_is_refused(coding: str, status: int) -> None:
+    packed = gzip.compress(b'"' + b"b" * 1_000 + b'"')
+    with pytest.raises(errors.ApiError) as refused:
+        await request_body.receive(request(packed, coding=coding, end=LAST), 500)
+    assert refused.value.status == status
+    if status == 415:
+        assert refused.value.headers["accept-encoding"] == "gzip, deflate, br, zstd"
