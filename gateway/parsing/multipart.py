@@ -85,9 +85,10 @@ class _Reader:
         if self._part == self.name:
             if self.form.data is not None:
                 raise _FormError(f"it has more than one '{self.name}'")
-            if b"filename" not in options:
+            # openai-java 4.101 sends bytes that have no name as a part with a type.
+            if b"filename" not in options and b"content-type" not in self._headers:
                 raise _FormError(f"'{self.name}' is not a file")
-            self.form.filename = options[b"filename"].decode(errors="replace")
+            self.form.filename = options.get(b"filename", b"").decode(errors="replace")
             self.form.data = bytearray()
             self._field = None
 

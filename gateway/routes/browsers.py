@@ -19,6 +19,10 @@ from tailrace.store.redis_store import StoreUnavailable
 from tailrace.web import access
 
 NO_STORE: Final = {"cache-control": "no-store"}
+# Beside `x-forwarded-…`: what proxies add.
+_FORWARDED: Final = frozenset(
+    {"forwarded", "via", "x-real-ip", "x-client-ip", "true-client-ip", "cf-connecting-ip"}
+)
 
 
 class BrowserRoutes:
@@ -90,8 +94,10 @@ def same_origin_loopback(request: Request) -> bool:
     """Return whether the request comes from a page on this machine.
 
     The address must be a loopback one, and so must the `Host`: otherwise another site's name could
-    be rebound to this machine.
+    be rebound to this machine. No proxy has forwarded it: behind one, everybody is on this machine.
     """
+    if any(name in _FORWARDED or name.startswith("x-forwarded-") for name in request.headers):
+        return False
     host = request.headers.get("host", "")
     if (
         request.client is None

@@ -12,6 +12,7 @@ from typing import Any, Final
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
+from starlette.routing import Match, Route
 
 from tailrace import log, telemetry
 from tailrace.delivery import delivery
@@ -59,9 +60,22 @@ async def _api_error(_request: Request, error: Exception) -> Response:
 async def _no_route(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     if error.status_code == 405:
-        allow = (error.headers or {}).get("Allow", "")
+        allow = ", ".join(_methods_at(request))
         return error_response(errors.method_not_allowed(request.method, allow))
     return error_response(errors.not_found(request.scope["path"]))
+
+
+def _methods_at(request: Request) -> list[str]:
+    """The methods of the request's path. The framework names those of the first route only."""
+    methods = {
+        method
+        for route in request.app.routes
+        if isinstance(route, Route) and route.matches(request.scope)[0] is not Match.NONE
+        for method in route.methods or ()
+    }
+    if "GET" in methods:
+        methods.add("HEAD")  # middleware.py
+    return sorted(methods)
 
 
 async def _failed(_request: Request, _error: Exception) -> Response:

@@ -1,12 +1,16 @@
 """The outermost layer of gateway and push: what holds for every answer, whatever produced it.
 
-Each answer gets an id and the security headers, listed origins get CORS headers, and an exception
-that nothing caught becomes the API's error and a log line with its trace.
+Each answer gets an id and the security headers, listed origins get CORS headers, HEAD is answered
+wherever GET is, parameters of a GET may stand in its body, and an exception that nothing caught
+becomes the API's error and a log line with its trace.
 """
 
 from __future__ import annotations
 
+import functools
+import json
 import os
+import urllib.parse
 from collections.abc import Awaitable, Iterable, Mapping
 from typing import Final
 
@@ -23,6 +27,7 @@ EXPOSED: Final = (
     "x-should-retry, x-ratelimit-limit-requests, x-ratelimit-remaining-requests, "
     "x-ratelimit-reset-requests"
 )
+PARAMETERS_BYTES: Final = 8_192
 PREFLIGHT: Final = {
     "access-control-allow-methods": "GET, POST, DELETE, OPTIONS",
     "access-control-max-age": "600",
@@ -107,8 +112,13 @@ class OuterMiddleware:
         if preflight is not None:
             await preflight(scope, receive, send_decorated)
             return
+        serve = self._app
+        if scope["method"] == "HEAD":
+            serve = functools.partial(_head, serve)
+        elif scope["method"] == "GET" and "content-type" in request_headers:
+            scope = await _with_parameters_of_body(scope, receive)
         try:
-            await self._app(scope, receive, send_decorated)
+            await serve(scope, receive, send_decorated)
         except Exception as error:
             # The last place before the server's own 500, which has neither shape nor headers.
             telemetry.log(telemetry.Action.REQUEST_FAILED, request_id=request_id, exc_info=error)
@@ -141,6 +151,57 @@ class OuterMiddleware:
             else:
                 response = error_mapping.error_response(errors.server_error())
                 await response(scope, receive, send_decorated)
+
+
+async def _head(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer HEAD with the head of the answer to GET. Its body is not waited for: a stream would
+    not end."""
+    is_answered = False
+
+    async def send_head(message: Message) -> None:
+        nonlocal is_answered
+        if not is_answered:
+            is_answered = True
+            await send(message)
+            # The server tells the application from now on that the client has left.
+            await send({"type": "http.response.body", "body": b""})
+
+    await app({**scope, "method": "GET"}, receive, send_head)
+
+
+async def _with_parameters_of_body(scope: Scope, receive: Receive) -> Scope:
+    """The scope of a GET with the members of its JSON body as parameters of the query; those that
+    the query has stay. A generated client (openai-go 3.99) sends `stream` so, and takes an answer
+    that is no stream for an empty one. What is no small JSON object is ignored (RFC 9110, 9.3.1).
+    """
+    headers = Headers(scope=scope)
+    if headers["content-type"].partition(";")[0].strip().lower() != "application/json":
+        return scope
+    body = b""
+    more = True
+    while more:
+        message = await receive()
+        if message["type"] != "http.request":
+            return scope
+        body += message.get("body", b"")
+        more = message.get("more_body", False)
+        if len(body) > PARAMETERS_BYTES:
+            return scope
+    try:
+        members = json.loads(body)
+    except (ValueError, RecursionError):
+        return scope
+    if not isinstance(members, dict):
+        return scope
+    query = scope["query_string"].decode("latin-1")
+    there = dict(urllib.parse.parse_qsl(query, keep_blank_values=True))
+    more_parameters = {
+        name: value if isinstance(value, str) else json.dumps(value)
+        for name, value in members.items()
+        if name not in there and isinstance(value, str | int | float)
+    }
+    parts = [part for part in (query, urllib.parse.urlencode(more_parameters)) if part]
+    return {**scope, "query_string": "&".join(parts).encode("latin-1")}
 
 
 def _request_id() -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gzip
 import json
 import struct
 import time
@@ -355,6 +356,50 @@ class TestHttp:
             http_answer = await client.post("/v1/responses", headers={"authorization": "Bearer x"})
             assert http_answer.status_code == 401
             assert service.requests() == []
+
+    async def test_a_method_that_a_path_does_not_have_is_told_all_it_has(
+        self, keys: gateway_process.Keys
+    ) -> None:
+        async with serving(keys) as service, service.client() as client:
+            for path, methods in (
+                ("/v1/responses", "GET, HEAD, POST"),
+                ("/v1/responses/resp_x", "DELETE, GET, HEAD"),
+                ("/v1/chat/completions/x", "DELETE, GET, HEAD, POST"),
+                ("/v1/conversations/x/items", "GET, HEAD, POST"),
+                ("/v1/embeddings", "POST"),
+                ("/v1/feed", "GET, HEAD"),
+                ("/health", "GET, HEAD"),
+            ):
+                answer = await client.patch(path)
+                assert (answer.status_code, answer.headers["allow"]) == (405, methods), path
+
+    async def test_head_is_answered_wherever_get_is(self, keys: gateway_process.Keys) -> None:
+        async with serving(keys) as service, service.client() as client:
+            created = await client.post("/v1/responses", json={"input": "hi", "background": True})
+            one = f"/v1/responses/{created.json()['id']}"
+            for path in ("/v1/models", "/health", "/config.json", one, f"{one}?stream=true", "/x"):
+                head = await client.head(path)
+                async with client.stream("GET", path) as get:
+                    assert (head.status_code, head.content) == (get.status_code, b"")
+                    assert head.headers["content-type"] == get.headers["content-type"]
+
+    async def test_a_compressed_body_and_parameters_in_the_body_of_a_get(
+        self, keys: gateway_process.Keys
+    ) -> None:
+        async with serving(keys) as service, service.client() as client:
+            packed = gzip.compress(b'{"input": "hi", "background": true}')
+            headers = {"content-type": "application/json", "content-encoding": "gzip"}
+            created = await client.post("/v1/responses", content=packed, headers=headers)
+            assert created.status_code == 200, created.text
+            path = f"/v1/responses/{created.json()['id']}"
+            service.answer(await service.asked(), "x")
+            answer = await client.request("GET", path, json={"stream": True})
+            assert answer.headers["content-type"].startswith("text/event-stream")
+            refused = await client.post(
+                "/v1/responses", content=packed, headers=headers | {"content-encoding": "lzma"}
+            )
+            assert refused.status_code == 415
+            assert "zstd" in refused.headers["accept-encoding"]
 
     async def test_a_revoked_principal_gets_401_before_anything_else(
         self, keys: gateway_process.Keys

@@ -54,6 +54,12 @@ def test_a_form_as_httpx_makes_it() -> None:
     assert form.fields == {"purpose": "vision", "expires_after[seconds]": "3600"}
 
 
+def test_a_file_may_have_a_type_and_no_name() -> None:
+    headers = 'Content-Disposition: form-data; name="file"\r\nContent-Type: text/plain'
+    form = read(part(headers, b"hello") + END)
+    assert (form.filename, form.data, form.fields) == ("", b"hello", {})
+
+
 @cases.each("size", [0, 1, 65_535, 65_536, 65_537, 131_072])
 def test_a_file_of_any_size_is_whole(size: int) -> None:
     data = random.Random(size).randbytes(size)

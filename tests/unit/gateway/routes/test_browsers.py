@@ -32,6 +32,11 @@ def request(client: str | None, **headers: str) -> Request:
         ("127.0.0.1", {"host": "127.0.0.1:8000", "origin": "http://127.0.0.1:9000"}, False),
         ("127.0.0.1", {"host": "127.0.0.1:8000", "origin": "null"}, False),
         ("127.0.0.1", {"host": "[::1"}, False),
+        ("127.0.0.1", {"host": "127.0.0.1", "x_forwarded_for": "127.0.0.1"}, False),
+        ("127.0.0.1", {"host": "127.0.0.1", "x_forwarded_proto": "http"}, False),
+        ("127.0.0.1", {"host": "127.0.0.1", "forwarded": "for=127.0.0.1"}, False),
+        ("127.0.0.1", {"host": "127.0.0.1", "via": "1.1 a"}, False),
+        ("127.0.0.1", {"host": "127.0.0.1", "x_real_ip": "127.0.0.1"}, False),
     ],
 )
 def test_who_may_have_the_development_credential(

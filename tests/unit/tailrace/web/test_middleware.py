@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from typing import Any
 
 import httpx
@@ -11,6 +13,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from tailrace.protocol import errors
 from tailrace.web import middleware
+from tests.support import cases
 
 LISTED = "https://page.example"
 
@@ -136,3 +139,58 @@ async def test_a_socket_that_fails_after_its_answer_is_closed_as_an_internal_err
     sent = await run(accepts_and_fails, WEBSOCKET)
     assert [m["type"] for m in sent] == ["websocket.accept", "websocket.close"]
     assert [name for name, _ in sent[0]["headers"]] == [b"x-request-id"]
+
+
+async def endless(scope: Scope, receive: Receive, send: Send) -> None:
+    """A stream that ends when its client leaves."""
+    headers = [(b"content-type", b"text/event-stream")]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": b"x", "more_body": True})
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def echo(scope: Scope, receive: Receive, send: Send) -> None:
+    text = f"{scope['method']} {scope['query_string'].decode()}"
+    await PlainTextResponse(text)(scope, receive, send)
+
+
+@pytest.mark.parametrize("app", [plain, endless], ids=["a text", "a stream"])
+async def test_head_is_the_head_of_get(app: Any) -> None:
+    async with client(app) as http:
+        head = await asyncio.wait_for(http.head("/"), 10)
+        assert (head.status_code, head.content) == (200, b"")
+        if app is plain:
+            get = await http.get("/")
+            assert head.headers["content-length"] == get.headers["content-length"]
+        assert head.headers["x-request-id"]
+    async with client(echo) as http:
+        assert (await http.head("/")).headers["content-length"] == "4"  # it sees GET
+
+
+@cases.each(
+    ("query", "body", "seen"),
+    [
+        ("", {"stream": True, "starting_after": 3}, "stream=true&starting_after=3"),
+        ("?stream=false&a=", {"stream": True, "a": 1, "b": "x&y"}, "stream=false&a=&b=x%26y"),
+        ("?a=1", {"b": None, "c": [1], "d": {}}, "a=1"),
+        ("?a=1", ["stream"], "a=1"),
+        ("", {"a": "x" * middleware.PARAMETERS_BYTES}, ""),
+    ],
+)
+async def test_parameters_of_a_get_may_stand_in_its_body(query: str, body: Any, seen: str) -> None:
+    async with client(echo) as http:
+        answer = await http.request("GET", f"/{query}", json=body)
+        assert answer.text == f"GET {seen}"
+        other = await http.request(
+            "GET", f"/{query}", content=json.dumps(body), headers={"content-type": "text/plain"}
+        )
+        assert other.text == f"GET {query.removeprefix('?')}"
+
+
+async def test_a_body_of_get_that_is_no_json_is_ignored() -> None:
+    async with client(echo) as http:
+        headers = {"content-type": "application/json"}
+        for body in (b"", b"{", b"\xff", b"[" * 5_000):
+            answer = await http.request("GET", "/?a=1", content=body, headers=headers)
+            assert answer.text == "GET a=1"
