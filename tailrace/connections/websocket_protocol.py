@@ -29,6 +29,7 @@ import functools
 import inspect
 import re
 from collections import deque
+from collections.abc import Awaitable
 from typing import Any, Final
 
 import uvicorn
@@ -355,6 +356,17 @@ class Protocol(WebSocketsSansIOProtocol):
         super().resume_writing()
         self._resume()
 
+    def send(self, message: Any) -> Awaitable[None]:  # type: ignore[override]
+        """Send the application's message. Not a coroutine itself: every message passes it."""
+        return super().send(message) if self.initial_response is None else self._refuse(message)
+
+    async def _refuse(self, message: Any) -> None:
+        """Send the body of an answer that refuses the handshake. uvicorn takes a handshake that was
+        answered so for one without an answer, and logs an error."""
+        await super().send(message)
+        if self.close_sent:
+            self.handshake_complete = True
+
     # ---- frames
 
     def handle_events(self) -> None:
@@ -450,7 +462,7 @@ def missing(base: type = WebSocketsSansIOProtocol) -> list[str]:
     methods = (
         *("connection_made", "connection_lost", "data_received", "handle_connect"),
         *("handle_events", "handle_parser_exception", "pause_writing", "resume_writing"),
-        *("receive", "start_keepalive", "keepalive_timeout"),
+        *("receive", "send", "start_keepalive", "keepalive_timeout"),
     )
     relied_on = {
         **{name: hasattr(base, name) for name in methods},
@@ -465,6 +477,7 @@ def missing(base: type = WebSocketsSansIOProtocol) -> list[str]:
         "handshake_initiated": "self.handshake_initiated = True" in source,
         "handshake_complete": "self.handshake_complete = True" in source,
         "close_sent": "self.close_sent = True" in source,
+        "initial_response": "self.initial_response = (" in source,
         "pong_timer": "call_later(self.ping_timeout, self.keepalive_timeout)" in source,
     }
     members = {part.split("(")[0].split(")")[0] for part in source.split("self.queue.")[1:]}

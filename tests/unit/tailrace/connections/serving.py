@@ -33,12 +33,14 @@ class App:
         seen: addresses of clients.
         messages: what came over sockets.
         closing: whether a message is answered with a close.
+        refusing: whether a handshake is refused.
     """
 
     seen: list[str] = field(default_factory=list)
     messages: list[Any] = field(default_factory=list)
     taking: asyncio.Event = field(default_factory=asyncio.Event)
     closing: bool = False
+    refusing: bool = False
     accepting: asyncio.Event = field(default_factory=asyncio.Event)
     answering: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -67,6 +69,12 @@ class App:
             return
         assert (await receive())["type"] == "websocket.connect"
         await self.accepting.wait()
+        if self.refusing:
+            start = {"type": "websocket.http.response.start", "status": 401, "headers": []}
+            await send(start)
+            await send({"type": "websocket.http.response.body", "body": b"no", "more_body": True})
+            await send({"type": "websocket.http.response.body", "body": b"body"})
+            return
         await send({"type": "websocket.accept"})
         while True:
             await self.taking.wait()

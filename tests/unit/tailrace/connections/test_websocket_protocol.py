@@ -313,3 +313,15 @@ def connections() -> list[Any]:
         for each in gc.get_objects()
         if isinstance(each, websocket_protocol.Protocol) and not each.disconnected
     ]
+
+
+async def test_a_refused_handshake_has_its_answer_and_no_line_in_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with serving() as server, server.client() as client:
+        server.app.refusing = True
+        client.send(HANDSHAKE.encode() + b"\r\n")
+        answer = await client.rest()
+        assert answer.startswith(b"HTTP/1.1 401 ")
+        assert answer.endswith(b"\r\n\r\nnobody")
+    assert caplog.records == []
