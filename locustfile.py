@@ -21,6 +21,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import logging
 import os
 import random
 import struct
@@ -70,6 +71,9 @@ TOOL: Final[dict[str, Any]] = {
 # Totals of the run. In a distributed run each process sends its totals to the master and resets
 # them.
 totals: Counter[str] = Counter()
+# Of the run, in seconds since the epoch, because several processes compare them: "first", when its
+# first user began, and "last", when its last answer ended. Empty before.
+span: dict[str, float] = {}
 quitting: list[gevent.Greenlet] = []  # at most one: the end after --answers
 known: dict[str, str] = {}  # credential and model; empty before the test starts
 told: deque[tuple[str, str]] = deque(
@@ -362,6 +366,7 @@ class Answer:
             doubled=seen.doubled,
             misplaced=seen.swapped + seen.after_end,
         )
+        span["last"] = time.time()
         totals[f"status {(seen.final or {}).get('status', 'none')}"] += 1
         wrong = seen.problems(expected)
         totals["wrong"] += bool(wrong)
@@ -380,15 +385,17 @@ class Person(User):
     abstract = True
 
     def on_start(self) -> None:
+        span.setdefault("first", time.time())
         self.options = self.environment.parsed_options
         self.base = (self.host or "").rstrip("/")
 
     def record(self, name: str, seconds: float, error: Exception | None = None) -> None:
-        """Add a request to locust's statistics, which compute the percentiles."""
+        """Add a request to locust's statistics, which compute the percentiles. A failure has no
+        time there: it is often shorter than any answer."""
         self.environment.events.request.fire(
             request_type="response",
             name=name,
-            response_time=seconds * 1000,
+            response_time=None if error else seconds * 1000,
             response_length=0,
             exception=error,
             context={},
@@ -697,15 +704,36 @@ class Shape(LoadTestShape):
         self._shape, self._most, self._length_s, self._rate = shape, most, length_s, rate
 
     def tick(self) -> tuple[int, float] | None:
-        users = shapes.users_at(self._shape, self.get_run_time(), self._most, self._length_s)
+        users = shapes.users_at(self._shape, run_time_s(), self._most, self._length_s)
         return None if users is None else (users, self._rate)
 
 
+def run_time_s() -> float:
+    """The time since the first user of the run began; 0 before. Of users in other processes it is
+    known with their first report, up to 3 s later."""
+    return time.time() - span["first"] if span else 0.0
+
+
+def _end_after(environment: Environment, seconds: float) -> None:
+    """End the run `seconds` after its first user began."""
+    while run_time_s() < seconds:
+        gevent.sleep(0.1)
+    logging.getLogger(__name__).info("--run-time limit reached, shutting down")
+    assert environment.runner is not None, "locust makes it before users"
+    environment.runner.quit()
+
+
 @events.init.add_listener
-def _shape(environment: Environment, **_: Any) -> None:
+def _run_time(environment: Environment, **_: Any) -> None:
+    """Apply `--shape` and `--run-time`.
+
+    Locust itself counts the run time from before the credential and the model are read.
+    """
     options = environment.parsed_options
     assert options is not None, "locust parses its options before this event"
-    if options.shape and environment.runner.__class__.__name__ != "WorkerRunner":
+    if environment.runner.__class__.__name__ == "WorkerRunner":
+        return
+    if options.shape:
         if not options.num_users or not options.run_time:
             raise SystemExit("--shape needs --users (at most) and --run-time")
         environment.shape_class = Shape(
@@ -714,12 +742,18 @@ def _shape(environment: Environment, **_: Any) -> None:
             options.run_time,
             options.spawn_rate or options.num_users,
         )
+    elif options.headless and options.run_time:
+        message = "%s s of run time, counted from the first user"
+        logging.getLogger(__name__).info(message, options.run_time)
+        gevent.spawn(_end_after, environment, options.run_time)
+        options.run_time = None  # locust says now that there is no limit
 
 
 @events.test_start.add_listener
 def _prepare(environment: Environment, **_: Any) -> None:
     """Read credential and model, once for all users. Ends the run without them."""
     totals.clear()
+    span.clear()
     assert environment.parsed_options is not None
     try:
         known["credential"] = os.environ.get("TAILRACE_CREDENTIAL") or _development_credential()
@@ -756,16 +790,21 @@ def _first_model(base: str) -> str:
 @events.report_to_master.add_listener
 def _hand_in(client_id: str, data: dict[str, Any], **_: Any) -> None:
     data["tailrace"] = dict(totals)
+    data["tailrace span"] = dict(span)
     totals.clear()
 
 
 @events.worker_report.add_listener
 def _collect(client_id: str, data: dict[str, Any], **_: Any) -> None:
     totals.update(data.get("tailrace", {}))
+    for key, choice in (("first", min), ("last", max)):
+        if key in (reported := data.get("tailrace span", {})):
+            span[key] = choice(span.get(key, reported[key]), reported[key])
 
 
 def summary(environment: Environment) -> dict[str, Any]:
-    """The summary of a run. Times are in ms."""
+    """The summary of a run. Times are in ms and of what succeeded. "tokens/s" is the tokens of all
+    answers over the time from the first user to the last answer."""
     times = {}
     for name in (
         "first token",
@@ -782,7 +821,7 @@ def summary(environment: Environment) -> dict[str, Any]:
                 f"p{p}": entry.get_response_time_percentile(p / 100) for p in (50, 90, 99)
             }
             times[name] = {
-                "count": entry.num_requests,
+                "count": entry.num_requests - entry.num_none_requests,
                 **percentiles,
                 "max": round(entry.max_response_time),
             }
@@ -799,8 +838,10 @@ def summary(environment: Environment) -> dict[str, Any]:
             "failed",
         )
     }
+    seconds = span["last"] - span["first"] if len(span) == 2 else 0.0
     return {
         **counted,
+        "tokens/s": round(totals["tokens"] / seconds, 1) if seconds > 0 else 0.0,
         **{k: v for k, v in sorted(totals.items()) if k not in counted},
         "milliseconds": times,
     }

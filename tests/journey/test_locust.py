@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -158,13 +159,15 @@ def renumbering(told: list[Event]) -> list[Event]:
 def server(
     lie: Callable[[list[Event]], list[Event]],
     lie_again: Callable[[list[Event]], list[Event]] = honest,
+    models_after_s: float = 0.0,
 ) -> Iterator[str]:
     """A gateway of a few lines, whose answers pass through `lie`, and when they are read again
-    through `lie_again`."""
+    through `lie_again`. It takes `models_after_s` to name its models."""
 
     def plain(connection: ServerConnection, request: Request) -> Response | None:
         path = request.path.partition("?")[0]
         if path == "/v1/models":
+            time.sleep(models_after_s)
             body = b'{"data":[{"id":"m"}]}'
         elif path.startswith("/v1/responses/"):
             body = b"".join(
@@ -257,6 +260,55 @@ def test_a_server_that_tells_another_story_later_is_found_out(tmp_path: Path) ->
     assert (code, found["lost"]) == (1, 0), said
     assert found["wrong"] == found["reads"], said
     assert "another text than before" in said
+
+
+@pytest.mark.parametrize("how", [(), ("--shape", "steady"), ("--processes", "2")])
+def test_the_run_time_counts_from_the_first_user(how: tuple[str, ...], tmp_path: Path) -> None:
+    """A run ended before its first user, because what comes before the users took that long."""
+    with server(honest, models_after_s=5.0) as host:
+        code, found, said = locust(
+            *(host, "x", tmp_path / "summary.json"),
+            *("-u", "4", "-r", "4", "-t", "4s", "--turns", "1", "--drops", "0", "--cancels", "0"),
+            *how,
+        )
+    assert code == 0, said
+    assert found["responses"] >= 4, said
+    # An answer of the server has eight tokens and takes no time; users pause 0.5 to 2 s.
+    assert found["tokens"] / 12 < found["tokens/s"] <= found["tokens"] / 1.0, said
+    assert f"tokens/s {found['tokens/s']}" in said
+
+
+def test_failures_have_no_part_in_the_percentiles() -> None:
+    """They took no time, so that the more failed, the faster the service looked."""
+    program = """
+import locust  # patches the standard library, so it comes first
+import json
+from locust.env import Environment
+import locustfile
+environment = Environment()
+environment.create_local_runner()
+user = object.__new__(locustfile.Talker)
+user.environment = environment
+for _ in range(4):
+    user.record("whole answer", 2.0)
+for _ in range(16):
+    user.record("whole answer", 0.0, RuntimeError("refused"))
+entry = environment.stats.get("whole answer", "response")
+total = environment.stats.total.get_response_time_percentile(0.5)
+print(json.dumps([locustfile.summary(environment)["milliseconds"]["whole answer"], total,
+    entry.num_failures, entry.num_requests]))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    times = {"count": 4, "p50": 2000, "p90": 2000, "p99": 2000, "max": 2000}
+    assert json.loads(done.stdout) == [times, 2000, 16, 20]
 
 
 def test_a_user_who_closes_a_connection_can_be_stopped() -> None:
