@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import httpx
 
+from tailrace.cli import event_reader
 from tailrace.cli.transcript import Kind, Piece
 from tailrace.protocol import events
 
@@ -44,20 +45,18 @@ class ChatError(Exception):
     """The chat cannot continue. The text is for the user."""
 
 
-def sse_events(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
-    """The JSON objects of a server-sent event stream (WHATWG HTML §9.2: data lines add up, a blank
-    line dispatches, ":" is a comment)."""
-    data: list[str] = []
-    for line in lines:
-        if line.startswith("data:"):
-            data.append(line[5:].removeprefix(" "))
-        elif line == "" and data:
-            text, data = "\n".join(data), []
-            if text == "[DONE]":
-                return
-            event = json.loads(text)
-            if isinstance(event, dict):
-                yield event
+def sse_events(pieces: Iterable[bytes]) -> Iterator[dict[str, Any]]:
+    """The JSON objects of a server-sent event stream, up to its `[DONE]`.
+
+    Raises:
+        ValueError: the data of an event is no JSON.
+    """
+    for data in event_reader.data_of(pieces):
+        if data == "[DONE]":
+            return
+        event = json.loads(data)
+        if isinstance(event, dict):
+            yield event
 
 
 @dataclass(slots=True)
@@ -318,7 +317,7 @@ class Client:
             if stream.status_code != 200:
                 stream.read()
                 raise ChatError(_error_text(stream))
-            for event in sse_events(stream.iter_lines()):
+            for event in sse_events(stream.iter_bytes()):
                 piece = answer.apply(event)
                 yield piece
                 if answer.status:

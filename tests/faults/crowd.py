@@ -20,6 +20,7 @@ import httpx
 import websockets
 from websockets.asyncio.client import connect
 
+from tailrace.cli import event_reader
 from tailrace.protocol import records
 from tailrace.protocol.events import TERMINAL_TYPES
 from tailrace.verify import clients, transcript
@@ -573,11 +574,10 @@ class Watcher:
                 raise _refusal(answer.status_code, await answer.aread())
             if self.stall:
                 await self.stall.wait()
-            async for line in answer.aiter_lines():
-                if line == "data: [DONE]":
+            async for data in event_reader.adata_of(answer.aiter_bytes()):
+                if data == "[DONE]":
                     return None
-                if line.startswith("data: "):
-                    self._record(n, [json.loads(line[6:])])
+                self._record(n, [json.loads(data)])
         return "cut"
 
 

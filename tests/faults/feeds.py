@@ -13,6 +13,7 @@ from typing import Any, Final
 import httpx
 
 from tailrace import log
+from tailrace.cli import event_reader
 from tailrace.protocol import activity, topics
 from tests.faults import crowd, drill
 
@@ -63,9 +64,8 @@ class Device:
             if stream.status_code != 200:
                 return
             self.resumes += bool(self.position)
-            async for line in stream.aiter_lines():
-                if line.startswith("data: "):
-                    self._take(json.loads(line.removeprefix("data: ")))
+            async for data in event_reader.adata_of(stream.aiter_bytes()):
+                self._take(json.loads(data))
 
     def _take(self, event: dict[str, Any]) -> None:
         self.position = event["position"]

@@ -31,26 +31,9 @@ def frame(event: dict[str, Any]) -> str:
 
 
 class TestEvents:
-    def test_comments_event_names_and_blank_lines_are_no_events(self) -> None:
-        lines = [
-            ": keep-alive",
-            "",
-            "event: x",
-            'data: {"a": 1}',
-            "",
-            "id: 7",
-            'data:{"b":',
-            "data: 2}",
-            "",
-            "data: [DONE]",
-            "",
-            'data: {"c": 3}',
-            "",
-        ]
-        assert list(chat_client.sse_events(lines)) == [{"a": 1}, {"b": 2}]
-
-    def test_an_event_cut_off_by_the_end_of_the_stream_is_dropped(self) -> None:
-        assert list(chat_client.sse_events(['data: {"a": 1}'])) == []
+    def test_the_objects_before_the_end_of_the_stream_are_events(self) -> None:
+        stream = b': keep-alive\n\ndata: {"a": 1}\n\ndata: 7\n\ndata: [DONE]\n\ndata: {"c": 3}\n\n'
+        assert list(chat_client.sse_events([stream])) == [{"a": 1}]
 
 
 class TestAnswer:
@@ -162,6 +145,20 @@ def test_a_lost_connection_is_resumed_after_the_last_event_and_nothing_is_shown_
     assert "".join(texts) == "one two"
     assert [request.url.params.get("starting_after") for request in asked] == [None, "1", "1", "1"]
     assert told == ["(connection lost, retrying)", "(connected again)"]
+
+
+def test_ends_of_lines_that_only_unicode_knows_are_shown_as_text(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They ended the chat with a traceback, because the HTTP client's lines end there."""
+    text = "a\u2028b\u2029c\u0085d"
+    body = "".join(
+        f"data: {json.dumps(event, ensure_ascii=False)}\n\n"
+        for event in ({"type": "response.created", "sequence_number": 0}, delta(1, text), end(2))
+    ).encode()
+    pieces = [body[n : n + 1] for n in range(len(body))]  # cut within characters, too
+    client, _, _ = client_of([httpx.Response(200, content=iter(pieces))], monkeypatch)
+    assert [shown.text for _, shown in client.watch("resp_1") if shown] == [text]
 
 
 def test_a_question_without_an_answer_is_asked_again_as_the_same_question(
