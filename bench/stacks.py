@@ -257,7 +257,7 @@ def metric(pid: int, name: str) -> float | None:
     if not port:
         return None
     try:
-        lines = httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=5).text.splitlines()
+        lines = httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=5).text.split("\n")
     except httpx.HTTPError:
         return None
     return sum(float(line.split()[-1]) for line in lines if re.match(rf"{name}[{{ ]", line))

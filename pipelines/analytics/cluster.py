@@ -135,7 +135,7 @@ class Cluster:
 
     def causes(self, name: str) -> str:
         """The causes of the last failure in a process's log, without stack frames."""
-        lines = (self._folder / f"{name}.log").read_text(errors="replace").splitlines()
+        lines = (self._folder / f"{name}.log").read_text(errors="replace").split("\n")
         starts = ("Exception in thread", "Caused by:")
         return "\n".join([line for line in lines if line.startswith(starts)][-4:])
 

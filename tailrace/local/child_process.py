@@ -114,4 +114,4 @@ class ChildProcess:
 
     def last_lines(self, count: int) -> str:
         """The last lines of its output."""
-        return "\n".join(self.output().splitlines()[-count:])
+        return "\n".join(self.output().removesuffix("\n").split("\n")[-count:])

@@ -116,7 +116,7 @@ class Supervised:
 
     def last_lines(self) -> str:
         """Where its log is, and the last lines of its newest process."""
-        lines = self.child.last_lines(MAX_LINES).splitlines()
+        lines = self.child.last_lines(MAX_LINES).split("\n")
         text = "\n".join(f"    {logs.readable(line)}" for line in lines if line.strip())
         return f"its last lines ({self.part.log}):\n{text}"
 

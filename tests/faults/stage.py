@@ -103,7 +103,7 @@ class Service:
         with urllib.request.urlopen(
             f"http://127.0.0.1:{self.admin_port}/metrics", timeout=5
         ) as answer:
-            lines = answer.read().decode().splitlines()
+            lines = answer.read().decode().split("\n")
         return sum(
             float(line.rpartition(" ")[2])
             for line in lines

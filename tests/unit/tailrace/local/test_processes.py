@@ -180,3 +180,10 @@ def test_an_orphan_that_came_to_the_subreaper_is_killed_and_reaped(tmp_path: Pat
     child = start([sys.executable, "-c", script], tmp_path)
     assert child.wait(30) == 0
     assert child.output() == "True True\n"
+
+
+def test_a_line_of_output_ends_at_a_line_feed_only(tmp_path: Path) -> None:
+    program = "import sys; sys.stdout.buffer.write('one\\nt\\u2028w\\u0085o\\n'.encode())"
+    child = start([sys.executable, "-c", program], tmp_path)
+    assert child.wait(20) == 0
+    assert child.last_lines(1) == "t\u2028w\u0085o"
