@@ -114,10 +114,11 @@ def export_spans(role: str, name: str) -> None:
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
+    from tailrace.telemetry.span_exporter import SpanFilter
+
     provider = TracerProvider(
         resource=Resource.create({"service.name": f"tailrace-{role}", "service.instance.id": name})
     )
-    provider.add_span_processor(
-        BatchSpanProcessor(OTLPSpanExporter())
-    )  # reads OTEL_EXPORTER_OTLP_*
+    # OTLPSpanExporter reads OTEL_EXPORTER_OTLP_*.
+    provider.add_span_processor(BatchSpanProcessor(SpanFilter(OTLPSpanExporter())))
     trace.set_tracer_provider(provider)
