@@ -127,7 +127,15 @@ def _call(item: dict[str, Any], kind: str, content: str) -> dict[str, Any]:
 def _finish(response: dict[str, Any]) -> str:
     has_calls = any(item["type"] in _CALLS for item in response["output"])
     completed = response["status"] == "completed"
-    return "tool_calls" if has_calls and completed else FINISH[response["status"]]
+    if not has_calls or not completed or _names_function(response.get("tool_choice")):
+        return FINISH[response["status"]]
+    return "tool_calls"
+
+
+def _names_function(choice: Any) -> bool:
+    """Whether a `tool_choice` names one function. OpenAI finishes such an answer with `stop`,
+    because its caller knows that it is a call."""
+    return isinstance(choice, dict) and choice.get("type") == "function"
 
 
 def _logprobs_json(logprobs: Sequence[msgspec.Raw]) -> dict[str, Any]:

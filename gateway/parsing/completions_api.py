@@ -119,6 +119,12 @@ def _prompts(body: Body) -> list[str]:
 
 
 def _refuse(body: Body, turn: Fields, *, echo: bool, logprobs: int | None) -> None:
+    if turn.max_tokens == 0:
+        raise errors.unsupported_value(
+            "max_tokens",
+            "'max_tokens': 0 is not supported, with 'echo' neither: prompts have no log "
+            "probabilities, so the answer would be the prompt alone.",
+        )
     if turn.suffix:
         raise errors.unsupported_parameter("suffix", "'suffix' is not supported.")
     if echo and logprobs is not None:

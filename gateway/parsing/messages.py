@@ -155,5 +155,19 @@ def check_length(messages: list[dict[str, Any]], pool: Pool, param: str) -> None
             many or too large images.
     """
     images.check_count(messages, param)
-    if conversation.characters(messages) > pool.max_model_len * CHARS_PER_TOKEN:
+    most = pool.max_model_len * CHARS_PER_TOKEN
+    if conversation.characters(messages) > most:
+        longest = max(conversation.characters([each]) for each in messages)
+        if longest > most:
+            raise _message_too_long(longest, pool, param)
         raise errors.context_length_exceeded(pool.max_model_len, param)
+
+
+def _message_too_long(characters: int, pool: Pool, param: str) -> errors.ApiError:
+    """One message is too long by itself: it does not help to leave out others."""
+    message = (
+        f"One message alone has {characters} characters, which is more than this model's context "
+        f"window holds ({pool.max_model_len} tokens, at most "
+        f"{pool.max_model_len * CHARS_PER_TOKEN} characters). Please shorten it or split it up."
+    )
+    return errors.wrong_request("context_length_exceeded", message, param)

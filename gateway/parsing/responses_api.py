@@ -173,7 +173,9 @@ SUM_UP: Final = (
 
 def parse_compact(body: Body, catalog: Catalog) -> Create:
     """The command of `POST /v1/responses/compact`: the model summarizes the conversation. Raises
-    like `parse`."""
+    like `parse`. As in OpenAI's type `model` is required, and null stands for the default."""
+    if "model" not in body:
+        raise errors.missing_required_parameter("model")
     if body.get("input") in (None, [], "") and body.get("previous_response_id") is None:
         raise errors.missing_required_parameter("input")
     names = ("model", "input", "previous_response_id", "instructions", "prompt_cache_key")

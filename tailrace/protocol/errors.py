@@ -18,6 +18,9 @@ SERVER_ERROR: Final = "server_error"
 MAX_STREAM_IDS: Final = 32  # distinct named lanes on one socket
 MAX_CONNECTION_MINUTES: Final = 60
 MAX_WAIT_S: Final = 86_400.0  # the longest `Retry-After`
+# The longest wait that SDKs may sleep through. Above it openai-python sleeps up to two minutes
+# inside the call, and the JavaScript SDK ignores the wait and repeats the body at once.
+MAX_SDK_WAIT_S: Final = 60.0
 
 _MAX_QUOTED_CHARS: Final = 128  # how much of a client's own text a message repeats
 _NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
@@ -618,12 +621,14 @@ def outcome_unknown(response_id: str) -> ApiError:
 
 
 def _retry_after(seconds: float) -> dict[str, str]:
-    """`Retry-After` in whole seconds, at least 1, and in exact milliseconds, which SDKs prefer."""
+    """`Retry-After` in whole seconds, at least 1, and in exact milliseconds, which SDKs prefer.
+    With a long wait, SDKs are told to give the error to their caller instead of a retry."""
     seconds = _wait(seconds)
-    return {
+    headers = {
         "retry-after": str(max(1, math.ceil(seconds))),
         "retry-after-ms": str(max(1, math.ceil(seconds * 1000))),
     }
+    return {**headers, "x-should-retry": "false"} if seconds > MAX_SDK_WAIT_S else headers
 
 
 def _printable(value: object) -> str:

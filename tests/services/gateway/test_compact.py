@@ -79,12 +79,13 @@ async def test_openais_client_sums_up_and_goes_on(both: tuple[gp.Gateway, gp.Gat
 @pytest.mark.parametrize(
     ("body", "param"),
     [
-        ({}, "input"),
-        ({"input": []}, "input"),
-        ({"input": 5}, "input"),
+        ({"input": "x"}, "model"),
+        ({"model": None}, "input"),
+        ({"model": None, "input": []}, "input"),
+        ({"model": None, "input": 5}, "input"),
         ({"input": "x", "model": "none"}, "model"),
-        ({"previous_response_id": "resp_none"}, "previous_response_id"),
-        ({"input": "x", "instructions": 5}, "instructions"),
+        ({"model": None, "previous_response_id": "resp_none"}, "previous_response_id"),
+        ({"model": None, "input": "x", "instructions": 5}, "instructions"),
     ],
 )
 async def test_a_bad_body_is_refused_by_name(

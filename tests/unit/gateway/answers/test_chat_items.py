@@ -15,7 +15,7 @@ from openai.types import chat as sdk
 
 from gateway.answers import chat_completions
 from tailrace.protocol import events, fold, ids, records
-from tests.support import toy_parser
+from tests.support import cases, toy_parser
 
 RIDS = [ids.mint(ids.Address(b"abcd", 0, 0), bytes([i]) * 11) for i in range(8)]
 OWNER = records.Owner("iss", "alice")
@@ -258,3 +258,26 @@ def test_stored_messages_have_images_as_clients_give_them() -> None:
     }
     plain = chat_completions.stored_message({"role": "user", "content": "hi"})
     assert plain == {"role": "user", "content": "hi", "content_parts": None}
+
+
+@cases.each(
+    ("choice", "finish"),
+    [
+        ({"type": "function", "name": "f"}, "stop"),
+        ({"type": "custom", "name": "f"}, "tool_calls"),
+        ({"type": "allowed_tools", "mode": "required", "tools": []}, "tool_calls"),
+        ("required", "tool_calls"),
+        ("auto", "tool_calls"),
+    ],
+)
+def test_the_call_of_a_named_function_finishes_as_openais_does(choice: Any, finish: str) -> None:
+    """Its caller knows that a call comes, so it is no reason to stop."""
+    whole = series('<cf|{"a":1}<e')
+    last = whole[-1]
+    assert last.response is not None
+    last.response["tool_choice"] = choice
+    body = chat_completions.completion([last.response])
+    assert body["choices"][0]["finish_reason"] == finish
+    chunks = body_of(whole).decode().split("data: ")
+    reasons = [json.loads(each)["choices"][0]["finish_reason"] for each in chunks[1:-1]]
+    assert reasons[-1] == finish

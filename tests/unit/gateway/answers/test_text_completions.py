@@ -123,3 +123,11 @@ def test_a_raw_request_has_version_2_and_needs_the_feature() -> None:
     assert records.version_of(request) == records.VERSION_2
     assert features.needs_of(request) == [features.Need("raw_prompts", "prompt")]
     assert records.decode_request(records.encode(request)) == msgspec.structs.replace(request, v=2)
+
+
+def test_an_answer_of_no_tokens_is_refused_by_name() -> None:
+    with pytest.raises(errors.ApiError) as error:
+        parse({"prompt": "Once", "max_tokens": 0, "echo": True})
+    assert (error.value.status, error.value.param) == (400, "max_tokens")
+    assert error.value.code == "unsupported_value"
+    assert "echo" in error.value.message

@@ -127,7 +127,7 @@ def test_other_calls_are_whole_or_shortened_like_responses() -> None:
     assert not shortening.allowed(
         chat_api.parse({"model": "m", "messages": question, "degrade": False}, catalog), RULE
     )
-    compact = responses_api.parse_compact({"input": "hi"}, catalog)
+    compact = responses_api.parse_compact({"model": "m", "input": "hi"}, catalog)
     count_request = responses_api.parse_count({"input": "hi"}, catalog)
     raw = completions_api.parse({"model": "m", "prompt": "hi", "max_tokens": 500}, catalog)
     fork = responses_api.parse({"fork": {"response_id": "resp_" + "A" * 32, "at": 1}}, catalog)

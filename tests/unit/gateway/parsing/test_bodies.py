@@ -498,6 +498,31 @@ json_values = st.recursive(
     ),
     max_leaves=10,
 )
+
+
+def test_a_compaction_needs_a_model_which_may_be_null() -> None:
+    """As OpenAI's type has it."""
+    with pytest.raises(errors.ApiError) as error:
+        responses_api.parse_compact({"input": "hi"}, POOLS)
+    assert (error.value.code, error.value.param) == ("missing_required_parameter", "model")
+    assert responses_api.parse_compact({"input": "hi", "model": None}, POOLS).model == "small"
+    assert responses_api.parse_compact({"input": "hi", "model": "large"}, POOLS).model == "large"
+
+
+def test_one_message_that_is_too_long_is_said_to_be() -> None:
+    """To leave out others, or to begin a new conversation, cannot help."""
+    with pytest.raises(errors.ApiError) as error:
+        responses({"input": "x" * 1601})
+    assert (error.value.code, error.value.param) == ("context_length_exceeded", "input")
+    assert error.value.message == (
+        "One message alone has 1601 characters, which is more than this model's context window "
+        "holds (100 tokens, at most 1600 characters). Please shorten it or split it up."
+    )
+    turns = [{"role": "user", "content": "x" * 900}, {"role": "user", "content": "y" * 900}]
+    with pytest.raises(errors.ApiError, match="Your input exceeds"):
+        responses({"input": turns})
+
+
 FIELDS = sorted(
     {name for body, _, _ in (*REFUSED_RESPONSES, *REFUSED_CHAT) for name in body}
     | {"generate", "safety_identifier", "idempotency_key"}

@@ -63,6 +63,8 @@ EVERY_ERROR = [
     (errors.not_found("/v2/x"), 404, "not_found", None),
     (errors.method_not_allowed("PUT", "GET, POST"), 405, "method_not_allowed", None),
     (errors.payload_too_large(131072), 413, "payload_too_large", None),
+    (errors.decoded_too_large(131072), 413, "payload_too_large", None),
+    (errors.unsupported_encoding("lzw", "gzip"), 415, "unsupported_encoding", None),
     (errors.rate_limit_exceeded(2.5), 429, "rate_limit_exceeded", None),
     (errors.overloaded(2.5), 429, "rate_limit_exceeded", None),
     (errors.deadline_not_met(12.0, 9.5), 429, "rate_limit_exceeded", None),
@@ -157,6 +159,25 @@ def test_retry_after_is_a_whole_second_from_one_and_the_exact_milliseconds(
     }
     assert error.type == "tokens"
     assert errors.ws_event(error)["error"]["headers"] == dict(error.headers)
+
+
+@cases.each(
+    ("seconds", "is_final"),
+    [(59.9, False), (60.0, False), (60.001, True), (600.0, True), (10**9, True)],
+)
+def test_a_wait_that_sdks_do_not_sleep_through_tells_them_not_to_retry(
+    seconds: float, is_final: bool
+) -> None:
+    """openai-python slept up to two minutes inside a call, and the JavaScript SDK ignored a wait
+    above one and repeated the body after half a second."""
+    for error in (
+        errors.rate_limit_exceeded(seconds),
+        errors.too_many_files(2, 100, seconds),
+        errors.unavailable(retry_after_s=seconds),
+    ):
+        assert error.headers.get("x-should-retry") == ("false" if is_final else None)
+        assert int(error.headers["retry-after"]) >= min(seconds, errors.MAX_WAIT_S)
+        assert errors.ws_event(error)["error"]["headers"] == dict(error.headers)
 
 
 def test_messages_clients_recover_on_are_exact() -> None:
