@@ -47,7 +47,7 @@ def test_two_devices_of_a_user_are_in_step_and_another_user_sees_nothing(
     tabs: Callable[..., Opener], scripted_stack: Stack
 ) -> None:
     here = tabs(scripted_stack)().open()
-    slowly(here, 120)
+    slowly(here, 400, 50)
     in_step(here, tabs, scripted_stack)
 
 

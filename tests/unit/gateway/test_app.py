@@ -207,7 +207,7 @@ async def serving(
         )
         port = bound.getsockname()[1]
         service = Service(gateway, broker, redis, keys, port, stop, hurry, task)
-        await waiting.eventually(lambda: listening(port), "listening", within_s=10)
+        await waiting.eventually(lambda: listening(port), "listening")
         try:
             yield service
         finally:
