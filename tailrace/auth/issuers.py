@@ -5,7 +5,7 @@
 
 import dataclasses
 import urllib.parse
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -14,7 +14,15 @@ from typing import Final, Self
 import msgspec
 
 from tailrace.auth import jwt_library
-from tailrace.auth.keys import Algorithm, IssuersRefused, Key, is_key_id, public_key, secret_key
+from tailrace.auth.keys import (
+    MAX_KEY_ID_CHARS,
+    Algorithm,
+    IssuersRefused,
+    Key,
+    is_key_id,
+    public_key,
+    secret_key,
+)
 from tailrace.auth.principal import DEFAULT_SCOPES
 from tailrace.auth.strict_json import is_clean, strict_object
 
@@ -23,20 +31,21 @@ MAX_LEEWAY_S: Final = 60
 
 DENIED_HEADERS: Final = frozenset({"crit", "jku", "x5u", "x5c", "jwk", "zip", "b64", "enc", "cty"})
 USED_HEADERS: Final = frozenset({"alg", "typ", "kid"})
-_TYPES: Final = frozenset({"JWT", "at+jwt"})
+_TYPES: Final = frozenset({"JWT", "at+jwt", ""})
 
 
 @dataclass(frozen=True, slots=True)
 class Issuer:
-    """One issuer. `keys` is by key id; the id "" belongs to an issuer with one key that has no id.
-    `leeway` and `max_lifetime` are in seconds. `default_scopes` is what a credential may do that
-    names none of the scopes `create`, `read` and `admin`."""
+    """One issuer. `keys` is by key id; the id "" has the keys without one. In `types`, "" stands
+    for a credential without the header `typ`. `leeway` and `max_lifetime` are in seconds.
+    `default_scopes` is what a credential may do that names none of the scopes `create`, `read` and
+    `admin`."""
 
     iss: str
     audience: str
     algorithm: Algorithm
     types: frozenset[str]
-    keys: Mapping[str, Key]
+    keys: Mapping[str, Sequence[Key]]
     leeway: int
     max_lifetime: int
     audience_lists: bool = False
@@ -51,7 +60,7 @@ class Issuers:
 
     by_name: Mapping[str, Issuer]
 
-    def with_keys(self, iss: str, keys: Mapping[str, Key]) -> Self:
+    def with_keys(self, iss: str, keys: Mapping[str, Sequence[Key]]) -> Self:
         """A copy in which issuer `iss` has the key set `keys` (tailrace.auth.jwks)."""
         issuer = dataclasses.replace(self.by_name[iss], keys=MappingProxyType(dict(keys)))
         return dataclasses.replace(self, by_name=MappingProxyType({**self.by_name, iss: issuer}))
@@ -151,7 +160,7 @@ def _is_name(text: str) -> bool:
     return 1 <= len(text) <= 255 and is_clean(text) and "|" not in text
 
 
-def _keys(settings: _IssuerSettings) -> dict[str, Key]:
+def _keys(settings: _IssuerSettings) -> dict[str, Sequence[Key]]:
     sources = [name for name in ("keys", "secrets", "jwks_url") if getattr(settings, name)]
     allowed_sources = {"secrets"} if settings.algorithm == "HS256" else {"keys", "jwks_url"}
     if len(sources) != 1 or sources[0] not in allowed_sources:
@@ -167,11 +176,12 @@ def _keys(settings: _IssuerSettings) -> dict[str, Key]:
     texts = settings.secrets or settings.keys
     if any(kid != "" and not is_key_id(kid) for kid in texts) or ("" in texts and len(texts) > 1):
         raise IssuersRefused(
-            "a key id is 1 to 64 of A-Z a-z 0-9 . _ -, or empty for an issuer's only key"
+            f"a key id has 1 to {MAX_KEY_ID_CHARS} characters and no control character, or is empty"
+            " for an issuer's only key"
         )
     if settings.algorithm == "HS256":
-        return {kid: secret_key(text) for kid, text in texts.items()}
-    return {kid: public_key(text, settings.algorithm) for kid, text in texts.items()}
+        return {kid: (secret_key(text),) for kid, text in texts.items()}
+    return {kid: (public_key(text, settings.algorithm),) for kid, text in texts.items()}
 
 
 def _is_https(url: str) -> bool:

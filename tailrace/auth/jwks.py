@@ -1,13 +1,18 @@
 """Key sets that issuers publish (JWKS): fetched, checked, kept fresh.
 
-    token -> verify -> UNKNOWN_KEY? -> at most one fetch -> verify once more
+    token -> verify -> key not found? -> at most one fetch -> verify once more
+
+A key is not found when its id is unknown, or when no id named it and none of the keys made the
+signature.
 
 A verified credential is remembered until it expires, while the key sets stay the same: a client
 sends the same one with every request, and the check costs more than the rest of a request's head.
 
 Rules. The address comes from the settings, never from a token. https, no redirects, no compression.
-One fetch at a time per issuer. No fetch for COOLDOWN_S after one that failed or that an unknown key
-id caused. A bad answer leaves the old set in place, for MAX_STALE_S at most.
+One fetch at a time per issuer. After a look-up that failed, or a caller that went away during one,
+credentials cause no fetch for COOLDOWN_S; after one that found the key, for SPACING_S. A bad answer
+leaves the old set in place, for MAX_STALE_S at most. A key that cannot be used is passed over, and
+the others are taken.
 """
 
 import asyncio
@@ -30,11 +35,14 @@ FETCH_TIMEOUT_S: Final = 3.0
 MAX_BODY_BYTES: Final = 64 * 1024
 MAX_KEYS: Final = 32
 COOLDOWN_S: Final = 30.0
+SPACING_S: Final = 1.0
 REFRESH_S: Final = 300.0
 MAX_STALE_S: Final = 24 * 3600.0
 MAX_CACHED: Final = 1_024
 
 _KTY: Final = {"RS256": "RSA", "ES256": "EC"}
+# RFC 7518, 6.2.2 and 6.3.2.
+_PRIVATE_MEMBERS: Final = frozenset({"d", "p", "q", "dp", "dq", "qi", "oth"})
 
 
 class BadKeySet(Exception):
@@ -58,7 +66,7 @@ class KeySets:
         _issuers: replaced as a whole by a good fetch, and when a set has become too old.
         _good_at: clock of the last good fetch, by issuer; no entry before the first one, and after
             the set was dropped.
-        _not_before: clock until which an unknown key id causes no fetch.
+        _not_before: clock until which a credential causes no fetch.
         _cache: by the whole text of the credential; the last used is last.
     """
 
@@ -84,7 +92,7 @@ class KeySets:
         self._cache: collections.OrderedDict[str, CachedPrincipal] = collections.OrderedDict()
 
     async def verify(self, token: str, now: float) -> Principal:
-        """Like `verification.verify`, with one refresh when the key is unknown."""
+        """Like `verification.verify`, with one refresh when the key is not found."""
         cached = self.cached_principal(token, now)
         if cached is not None:
             return cached
@@ -117,11 +125,14 @@ class KeySets:
         try:
             return verify(token, self._issuers, now)
         except InvalidCredential as refused:
-            if refused.issuer not in self._urls or not await self._refresh_for_unknown(
-                refused.issuer
-            ):
+            iss = refused.issuer
+            if iss not in self._urls or not await self._refresh_for_unknown(iss):
                 raise
-        return verify(token, self._issuers, now)
+        principal = verify(token, self._issuers, now)
+        # The set had changed. Some time still passes before the next fetch: an issuer may serve two
+        # sets in turn.
+        self._not_before[iss] = min(self._not_before.get(iss, 0.0), self._good_at[iss] + SPACING_S)
+        return principal
 
     async def run(self) -> None:
         """Fetch all sets every REFRESH_S. A removed key stops working at the next good fetch."""
@@ -139,8 +150,12 @@ class KeySets:
                 return True  # fetched while this call waited for the lock
             if self._clock() < self._not_before.get(iss, 0.0):
                 return False
+            # Before the fetch, so that it holds too when the caller goes away.
             self._not_before[iss] = self._clock() + COOLDOWN_S
-            return await self._fetch(iss)
+            if not await self._fetch(iss):
+                return False
+            self._not_before[iss] = self._clock() + COOLDOWN_S
+            return True
 
     async def _fetch(self, iss: str) -> bool:
         try:
@@ -178,46 +193,59 @@ class KeySets:
             self._alarm(iss, "key set too old")
 
 
-def parse(body: bytes, algorithm: Algorithm) -> dict[str, Key]:
-    """The usable keys by key id. Keys for other purposes are skipped.
+def parse(body: bytes, algorithm: Algorithm) -> dict[str, list[Key]]:
+    """The usable keys by key id, and by "" those without one. Other entries are passed over.
+
+    Several keys may have one id: RFC 7517 (4.5) only recommends that they differ.
 
     Raises:
-        BadKeySet: not strict JSON, ambiguous, or without a usable key.
+        BadKeySet: not strict JSON, no list of entries, too many of them, or no usable key.
     """
     try:
         entries = strict_object(body.decode("utf-8")).get("keys")
     except (ValueError, RecursionError) as error:
         raise BadKeySet("not strict JSON") from error
-    if (
-        type(entries) is not list
-        or len(entries) > MAX_KEYS
-        or any(type(entry) is not dict for entry in entries)
-    ):
+    if type(entries) is not list or len(entries) > MAX_KEYS:
         raise BadKeySet(f"not a list of up to {MAX_KEYS} keys")
-    kids = [entry["kid"] for entry in entries if type(entry.get("kid")) is str]
-    if len(set(kids)) != len(kids):
-        raise BadKeySet("a key id twice")
-    keys = {
-        entry["kid"]: key for entry in entries if (key := _usable(entry, algorithm)) is not None
-    }
+    objects = [entry for entry in entries if type(entry) is dict]
+    exposed = {_identity(entry) for entry in objects if _PRIVATE_MEMBERS & entry.keys()}
+    keys: dict[str, list[Key]] = {}
+    for entry in objects:
+        key = _usable(entry, algorithm)
+        # With a published private key anyone can sign, whichever entry shows it.
+        if key is not None and _identity(entry) not in exposed:
+            keys.setdefault(entry.get("kid", ""), []).append(key)
     if not keys:
         raise BadKeySet("no usable key")
     return keys
 
 
 def _usable(entry: dict[str, Any], algorithm: Algorithm) -> Key | None:
-    kid = entry.get("kid")
+    kid = entry.get("kid", "")
     fits = (
         entry.get("kty") == _KTY[algorithm]
         and entry.get("use", "sig") == "sig"
+        and _may_verify(entry.get("key_ops", ["verify"]))
         and entry.get("alg", algorithm) == algorithm
     )
-    # With a published private key anyone can sign.
-    if not fits or "d" in entry or type(kid) is not str or not is_key_id(kid):
+    if not fits or type(kid) is not str or not (kid == "" or is_key_id(kid)):
         return None
     try:
         return checked_key(_load(entry), algorithm)
     except (IssuersRefused, ValueError):
+        return None
+
+
+def _may_verify(operations: object) -> bool:
+    return type(operations) is list and "verify" in operations
+
+
+def _identity(entry: dict[str, Any]) -> tuple[str, int] | None:
+    """The same for every entry of one key pair; None for an entry without such a number."""
+    name = "n" if entry.get("kty") == "RSA" else "x"
+    try:
+        return name, _number(entry, name)
+    except ValueError:
         return None
 
 

@@ -3,7 +3,6 @@
 import base64
 import binascii
 import math
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, Literal
@@ -13,10 +12,11 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from tailrace.auth import jwt_library
+from tailrace.auth.strict_json import is_clean
 
 Algorithm = Literal["RS256", "ES256", "HS256"]
 
-_KID: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
+MAX_KEY_ID_CHARS: Final = 1_024
 _RSA_BITS: Final = range(2048, 4097)
 _HMAC_MIN_BYTES: Final = 32
 _HMAC_MIN_DISTINCT: Final = 8
@@ -38,8 +38,9 @@ class Key:
 
 
 def is_key_id(text: str) -> bool:
-    """Whether `text` may name a key."""
-    return _KID.fullmatch(text) is not None
+    """Whether `text` may name a key: any text (RFC 7517, 4.5) that is not empty, has a sane length
+    and does no harm where it is printed."""
+    return 1 <= len(text) <= MAX_KEY_ID_CHARS and is_clean(text)
 
 
 def public_key(pem: str, algorithm: Algorithm) -> Key:

@@ -44,8 +44,9 @@ DEFAULT_SCOPES: Final = frozenset({CredentialScope.CREATE, CredentialScope.READ}
 
 
 class InvalidCredential(Exception):
-    """The credential is refused. With UNKNOWN_KEY, `issuer` names the configured issuer whose keys
-    may be fetched again before one more try; otherwise it is None."""
+    """The credential is refused. With UNKNOWN_KEY, and with SIGNATURE where no key id chose the
+    key, `issuer` names the configured issuer whose keys may be fetched again before one more try;
+    otherwise it is None."""
 
     def __init__(self, reason: Reason, issuer: str | None = None) -> None:
         super().__init__(reason.value)

@@ -355,7 +355,7 @@ def _headers(forge: Forge, now: float) -> Iterator[Attack]:
     )
     for value in ("null", "1", "true", "[]"):
         yield Attack(f"typ {value}", forge.with_header("es", now, "typ", value), "header")
-    for typ in (None, '""', '"jwt"', '"JWS"', '"at+jwt"', '"JOSE"', '"application/at+jwt"'):
+    for typ in (None, '""', '"jwt "', '"JWS"', '"at+jwt"', '"JOSE"', '"application/at+jwt"'):
         yield Attack(f"typ {typ} at es", forge.with_header("es", now, "typ", typ), "type")
     yield Attack(
         "typ JWT where at+jwt is pinned", forge.with_header("at", now, "typ", '"JWT"'), "type"
@@ -382,21 +382,24 @@ def _headers(forge: Forge, now: float) -> Iterator[Attack]:
 
 
 def _key_ids(forge: Forge, now: float) -> Iterator[Attack]:
-    bad = [
+    for kid in ("k" * 1025, "key-es\n", "key-es\x00"):
+        yield Attack(
+            f"kid {kid[:20]!r}", forge.with_header("es", now, "kid", quoted(kid)), "key_id"
+        )
+    unknown = [
         "../../etc/passwd",
         "x' OR '1'='1",
         "k" * 65,
-        "",
-        "key-es\n",
-        "key-es\x00",
         "key es",
         "ключ",
         "key-es/../key-es",
         "http://127.0.0.1:9/",
     ]
-    for kid in bad:
+    for kid in unknown:
         yield Attack(
-            f"kid {kid[:20]!r}", forge.with_header("es", now, "kid", quoted(kid)), "key_id"
+            f"kid {kid[:20]!r} that no key has",
+            forge.with_header("es", now, "kid", quoted(kid)),
+            "unknown_key",
         )
     yield Attack(
         "kid of 5,000 characters",
@@ -412,15 +415,21 @@ def _key_ids(forge: Forge, now: float) -> Iterator[Attack]:
     )
     for value in ("1", "null", '["key-es"]', '{"key-es":1}', "true"):
         yield Attack(f"kid {value}", forge.with_header("es", now, "kid", value), "header")
-    yield Attack("kid missing", forge.with_header("es", now, "kid", None), "key_id")
-    yield Attack(
-        "kid where the key has none",
-        forge.with_header("anon", now, "kid", '"key-es"'),
-        "unknown_key",
-    )
-    yield Attack(
-        "empty kid where the key has none", forge.with_header("anon", now, "kid", '""'), "key_id"
-    )
+    other = es256(forge.other_ec)
+    unnamed: list[tuple[str, str | None, str]] = [
+        ("es", None, "signature"),
+        ("es", "", "signature"),
+        ("anon", None, "signature"),
+        ("anon", "", "signature"),
+        ("anon", "key-es", "unknown_key"),
+    ]
+    for short, key_id, reason in unnamed:
+        header = replaced(forge.header(short), "kid", None if key_id is None else quoted(key_id))
+        yield Attack(
+            f"kid {key_id} at {short}, another key",
+            signed(header, forge.claims(short, now), other),
+            reason,
+        )
 
 
 def _shapes(forge: Forge, now: float) -> Iterator[Attack]:
@@ -524,10 +533,15 @@ def _claims(forge: Forge, now: float) -> Iterator[Attack]:
     }
     for name, reason in reasons.items():
         for value in [None, *wrong]:
-            if (name, value) != ("sub", '"x"'):
-                yield Attack(
-                    f"{name} {value or 'missing'}", forge.with_claim("es", now, name, value), reason
-                )
+            if (name, value) == ("sub", '"x"'):
+                continue
+            # A date in 1970: a good one by itself.
+            early = name in {"iat", "exp"} and value == "1.5"
+            yield Attack(
+                f"{name} {value or 'missing'}",
+                forge.with_claim("es", now, name, value),
+                "lifetime" if early else reason,
+            )
     for name in ("iat", "exp", "nbf"):
         yield from _bad_times(forge, now, name)
     yield from _bad_names(forge, now)
@@ -561,8 +575,9 @@ def _bad_times(forge: Forge, now: float, name: str) -> Iterator[Attack]:
         "0",
         "9" * 400,
         str(2**53),
-        f"{exact}.0",
-        f"{exact}e0",
+        "-0.5",
+        f"{2**53}.0",
+        "1e300",
         f'"{exact}"',
         f"[{exact}]",
     ]
@@ -611,7 +626,10 @@ def _bad_names(forge: Forge, now: float) -> Iterator[Attack]:
     for scope in (
         "null",
         "1",
-        '["read"]',
+        "true",
+        "[1]",
+        '["a b"]',
+        '[["read"]]',
         '"a  b"',
         '" a"',
         '"a\\"b"',

@@ -231,7 +231,8 @@ _SECRET_TEXT = base64.b64encode(attacks.SECRET).decode()
         ({"ignored_headers": ["kid"]}, "ignored_headers"),
         ({"keys": {}}, "exactly one of"),
         ({"keys": None}, "exactly one of"),
-        ({"keys": {"../k": EC_PEM}}, "key id"),
+        ({"keys": {"k\n": EC_PEM}}, "key id"),
+        ({"keys": {"k" * 1025: EC_PEM}}, "key id"),
         ({"keys": {"k": EC_PEM, "": EC_PEM}}, "key id"),
         ({"keys": {"k": RSA_PEM}}, "P-256"),
         ({"secrets": {"k": _SECRET_TEXT}}, "exactly one of"),
@@ -307,6 +308,6 @@ def test_a_fallback_backend_of_the_library_stops_the_start(
 
 def test_a_renewed_key_set_is_a_copy(tmp_path: Path) -> None:
     issuers = _issuer(tmp_path)
-    renewed = issuers.with_keys("https://i.test", {"new": public_key(EC_PEM, "ES256")})
+    renewed = issuers.with_keys("https://i.test", {"new": [public_key(EC_PEM, "ES256")]})
     assert list(renewed.by_name["https://i.test"].keys) == ["new"]
     assert list(issuers.by_name["https://i.test"].keys) == ["k"]
