@@ -190,7 +190,8 @@ class HttpProtocol(HttpToolsProtocol):
         return b"\r\n".join([*lines, *(b"%b: %b" % header for header in headers), b"", b""])
 
     def eof_received(self) -> bool | None:  # type: ignore[override]
-        """The client sends no more. Returns whether it still gets an answer."""
+        """The client sends no more. Returns whether it still gets an answer. While requests wait
+        behind another one nothing is read, so this is about the last of them."""
         if self._state != IDLE or self.cycle is None or self.cycle.response_complete:
             return None
         self.cycle.keep_alive = False  # of the last request: the connection ends behind its answer

@@ -8,12 +8,12 @@ becomes the API's error and a log line with its trace.
 from __future__ import annotations
 
 import functools
-import json
 import os
 import urllib.parse
 from collections.abc import Awaitable, Iterable, Mapping
 from typing import Final
 
+import msgspec
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -188,15 +188,15 @@ async def _with_parameters_of_body(scope: Scope, receive: Receive) -> Scope:
         if len(body) > PARAMETERS_BYTES:
             return scope
     try:
-        members = json.loads(body)
-    except (ValueError, RecursionError):
+        members = msgspec.json.decode(body)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError, ValueError):
         return scope
     if not isinstance(members, dict):
         return scope
     query = scope["query_string"].decode("latin-1")
     there = dict(urllib.parse.parse_qsl(query, keep_blank_values=True))
     more_parameters = {
-        name: value if isinstance(value, str) else json.dumps(value)
+        name: value if isinstance(value, str) else msgspec.json.encode(value).decode()
         for name, value in members.items()
         if name not in there and isinstance(value, str | int | float)
     }

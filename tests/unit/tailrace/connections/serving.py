@@ -163,6 +163,7 @@ async def serving(
             lifespan="off",
             log_config=None,
             access_log=False,
+            timeout_keep_alive=75,
             timeout_graceful_shutdown=1,
         )
     )
