@@ -59,6 +59,18 @@ def locust(
     )
 
 
+def run_program(program: str) -> subprocess.CompletedProcess[str]:
+    """A Python program in a process of its own, because locust patches the standard library."""
+    return subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
 def test_users_who_drop_resume_and_cancel_lose_nothing(
     scripted_stack: Stack, tmp_path: Path
 ) -> None:
@@ -298,14 +310,7 @@ total = environment.stats.total.get_response_time_percentile(0.5)
 print(json.dumps([locustfile.summary(environment)["milliseconds"]["whole answer"], total,
     entry.num_failures, entry.num_requests]))
 """
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = run_program(program)
     assert done.returncode == 0, done.stdout + done.stderr
     times = {"count": 4, "p50": 2000, "p90": 2000, "p99": 2000, "max": 2000}
     assert json.loads(done.stdout) == [times, 2000, 16, 20]
@@ -331,14 +336,7 @@ greenlet.kill()
 print("end", greenlet.value)
 assert theirs.recv(100) and theirs.recv(100) == b"", "the TCP connection is closed"
 """
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = run_program(program)
     assert (done.returncode, done.stdout.strip()) == (0, "end"), done.stdout + done.stderr
 
 
