@@ -143,11 +143,7 @@ class SqlReader:
         return await self._query(query)
 
     async def list_responses(self, query: ListQuery) -> list[list[ArchivedResponse]]:
-        async def run_query(connection: AsyncConnection) -> list[list[ArchivedResponse]]:
-            first = await _first_choices(connection, query)
-            return await _with_their_choices(connection, first)
-
-        return await self._query(run_query)
+        return await self._query(lambda connection: _listed(connection, query))
 
     async def wait_until_folded(self, log: str, topic: str, ends: Mapping[int, int]) -> None:
         question = self._positions(log)
@@ -175,13 +171,13 @@ class SqlReader:
             raise ArchiveUnavailable(type(error).__name__) from error
 
 
-async def _first_choices(connection: AsyncConnection, query: ListQuery) -> list[tuple[str, int]]:
-    """The (completion, choices) of a list, in order. A completion is at the place of its first
+async def _listed(connection: AsyncConnection, query: ListQuery) -> list[list[ArchivedResponse]]:
+    """The choices of each completion of a list, in order. A completion is at the place of its first
     choice, and only listed if all of its choices are there."""
     rows, others = tables.RESPONSES.c, tables.RESPONSES.alias("others").c
     # Of those created in the same second, the one that ended first comes first.
     order = (rows.created_at, rows.ended_ms, rows.rid)
-    question = sa.select(rows.completion, rows.choices).where(
+    question = sa.select(rows.completion, *order).where(
         rows.owner == query.owner, rows.kind == query.kind, rows.choice == 0
     )
     if query.kind == CHAT:
@@ -199,7 +195,7 @@ async def _first_choices(connection: AsyncConnection, query: ListQuery) -> list[
             sa.exists().where(labels.rid == rows.rid, labels.name == name, labels.value == value)
         )
     if query.after is not None:
-        place = sa.select(rows.created_at, rows.ended_ms, rows.rid).where(
+        place = sa.select(*order).where(
             rows.rid == query.after, rows.owner == query.owner, rows.kind == query.kind
         )
         last = (await connection.execute(place)).first()
@@ -211,25 +207,24 @@ async def _first_choices(connection: AsyncConnection, query: ListQuery) -> list[
             current < after_last if query.newest_first else current > after_last
         )
     question = question.order_by(*(c.desc() if query.newest_first else c.asc() for c in order))
-    result = await connection.execute(question.limit(query.limit + 1))
-    return [(completion, choices) for completion, choices in result.all()]
-
-
-async def _with_their_choices(
-    connection: AsyncConnection, first: Sequence[tuple[str, int]]
-) -> list[list[ArchivedResponse]]:
-    rows = tables.RESPONSES.c
-    names = [completion for completion, _ in first]
-    question = (
+    page = question.limit(query.limit + 1).subquery("page").c
+    # One statement: between two, what the first has found may be deleted.
+    choices = (
         sa.select(rows.completion, rows.history, rows.metadata)
-        .where(rows.completion.in_(names))
-        .order_by(rows.completion, rows.choice)
+        .where(rows.completion == page.completion)
+        .order_by(
+            *(
+                c.desc() if query.newest_first else c.asc()
+                for c in (page.created_at, page.ended_ms, page.rid)
+            ),
+            rows.choice,
+        )
     )
-    groups: dict[str, list[ArchivedResponse]] = {name: [] for name in names}
-    for name, value, metadata in (await connection.execute(question)).all():
-        groups[name].append(_decode(value, metadata))
+    groups: dict[str, list[ArchivedResponse]] = {}
+    for name, value, metadata in (await connection.execute(choices)).all():
+        groups.setdefault(name, []).append(_decode(value, metadata))
         await asyncio.sleep(0)  # others have their turn in between
-    return [groups[name] for name in names]
+    return [*groups.values()]
 
 
 def _decode(value: bytes, metadata: str) -> ArchivedResponse:

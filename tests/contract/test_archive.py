@@ -16,7 +16,7 @@ import alembic.autogenerate
 import alembic.migration
 import pytest
 import sqlalchemy as sa
-from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from tailrace import log
 from tailrace.archive import (
@@ -213,6 +213,30 @@ async def test_lists_are_pages_in_order_of_whole_completions(engine: AsyncEngine
         await listed(after=others[0].rid)
     found = await reading.list_responses(archived.ListQuery(ALICE.key, fold.RESPONSE))
     assert [g[0].history.rid for g in found] == [rid(500), rid(501)]
+
+
+async def test_what_is_deleted_while_a_list_is_read_is_whole_or_not_there(
+    engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Symptom: a completion without choices was in the list, and the gateway answered 500."""
+    await Fold(engine).all(Topics().history(history_of(1), history_of(2)))
+    execute, selected = AsyncConnection.execute, []
+
+    async def then_deleted(self: AsyncConnection, *args: Any) -> Any:
+        result = await execute(self, *args)
+        if not selected:
+            selected.append(args[0])
+            rows = tables.RESPONSES
+            async with engine.begin() as other:
+                await execute(other, sa.delete(rows).where(rows.c.rid == rid(1)))
+        return result
+
+    monkeypatch.setattr(AsyncConnection, "execute", then_deleted)
+    wanted = archived.ListQuery(ALICE.key, fold.RESPONSE)
+    found = await sql_reader.SqlReader(engine).list_responses(wanted)
+    assert [[each.history.rid for each in group] for group in found] == [[rid(1)], [rid(2)]]
+    found = await sql_reader.SqlReader(engine).list_responses(wanted)
+    assert [[each.history.rid for each in group] for group in found] == [[rid(2)]]
 
 
 def _mixture(seed: int) -> Topics:
