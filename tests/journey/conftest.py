@@ -33,6 +33,7 @@ UP_DEADLINE_S = 480.0
 FOLLOWING = 4  # further instances take the next numbers
 TEST_DEADLINE_S = 600  # the first test of a stack also waits for its start
 MODEL = "smollm2-135m-instruct"
+sync_api.expect.set_options(timeout=60_000)  # for what hangs
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -33,7 +33,7 @@ def change_question(chat: Chat, place: int, words: str) -> None:
     field.press("Enter")
 
 
-def state(chat: Chat, wanted: str, timeout: float = 10_000) -> None:
+def state(chat: Chat, wanted: str, timeout: float = 60_000) -> None:
     chat.page.wait_for_selector(f'.status[data-state="{wanted}"]', timeout=timeout)
 
 
@@ -189,7 +189,7 @@ def test_offline_is_said_at_once_and_what_is_asked_meanwhile_is_sent_by_itself(
     chat.ask("Go on without me.")
     chat.streaming()
     chat.page.context.set_offline(True)
-    state(chat, "offline", timeout=5_000)
+    state(chat, "offline", timeout=15_000)
     sync_api.expect(chat.page.locator(".status")).to_have_text("Offline")
     chat.ask("Are you there?")
     chat.page.context.set_offline(False)
@@ -198,7 +198,7 @@ def test_offline_is_said_at_once_and_what_is_asked_meanwhile_is_sent_by_itself(
     assert questions(chat) == ["Go on without me.", "Are you there?"]
     chat.check_exact()
     chat.page.context.set_offline(True)
-    state(chat, "offline", timeout=5_000)
+    state(chat, "offline", timeout=15_000)
     chat.ask("And now?")
     chat.status("unsent")
     sync_api.expect(chat.turn.locator(".note")).to_contain_text("sent when the connection is back")

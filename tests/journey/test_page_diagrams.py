@@ -138,7 +138,7 @@ class Drawn(Fed):
 
     def shown_in(self, block: sync_api.Locator) -> sync_api.FrameLocator:
         """Where a diagram is drawn, once it is."""
-        sync_api.expect(block.locator(".diagram[data-shown]")).to_have_count(1, timeout=60_000)
+        sync_api.expect(block.locator(".diagram[data-shown]")).to_have_count(1)
         return block.frame_locator("iframe.diagram-frame")
 
 
@@ -352,7 +352,7 @@ def test_without_what_draws_the_source_is_shown(drawn: Callable[..., Drawn]) -> 
     chat = drawn()
     chat.context.route("**/assets/mermaid*", lambda route: route.abort())
     chat.answer(fenced(FLOWCHART))
-    sync_api.expect(chat.diagrams.locator(".diagram-note")).to_have_text(LATE, timeout=60_000)
+    sync_api.expect(chat.diagrams.locator(".diagram-note")).to_have_text(LATE)
     sync_api.expect(chat.diagrams.locator("pre")).to_have_text(FLOWCHART.rstrip())
     assert chat.diagrams.get_by_role("button", name="Show source").count() == 0
 
@@ -410,12 +410,12 @@ def test_a_served_page_and_a_shared_chat_draw_diagrams(
     chat.page.context.set_offline(True)
     chat.page.reload()
     notes = chat.page.locator(".diagram-note")
-    sync_api.expect(notes).to_have_text([LATE, LATE], timeout=60_000)
+    sync_api.expect(notes).to_have_text([LATE, LATE])
     sync_api.expect(chat.page.locator("pre").first).to_have_text(FLOWCHART.rstrip())
 
 
 def both_are_drawn(tab: sync_api.Page) -> None:
-    sync_api.expect(tab.locator(".diagram[data-shown] iframe")).to_have_count(2, timeout=60_000)
+    sync_api.expect(tab.locator(".diagram[data-shown] iframe")).to_have_count(2)
     for place, text in enumerate(("Is it new?", "POST /v1/responses")):
         frame = tab.frame_locator("iframe.diagram-frame").nth(place)
         sync_api.expect(frame.get_by_text(text).first).to_be_visible()

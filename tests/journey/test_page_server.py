@@ -132,7 +132,7 @@ def test_a_chat_is_named_pinned_found_and_deleted_on_all_devices(
     here.page.get_by_role("button", name="Undo").click()
     sync_api.expect(names(here)).to_have_text(["Sewing", "Something else."])
     options(here, "Sewing").get_by_role("button", name="Delete chat").click()
-    sync_api.expect(names(there)).to_have_text(["Something else."], timeout=15_000)
+    sync_api.expect(names(there)).to_have_text(["Something else."])
     assert [each["title"] for each in on_the_server(scripted_stack)] == ["Something else."]
     for each in (here, there):
         assert each.complained == []
