@@ -220,12 +220,14 @@ async def test_what_is_deleted_while_a_list_is_read_is_whole_or_not_there(
 ) -> None:
     """Symptom: a completion without choices was in the list, and the gateway answered 500."""
     await Fold(engine).all(Topics().history(history_of(1), history_of(2)))
-    execute, selected = AsyncConnection.execute, []
+    execute = AsyncConnection.execute
+    is_deleted = False
 
     async def then_deleted(self: AsyncConnection, *args: Any) -> Any:
+        nonlocal is_deleted
         result = await execute(self, *args)
-        if not selected:
-            selected.append(args[0])
+        if not is_deleted:
+            is_deleted = True
             rows = tables.RESPONSES
             async with engine.begin() as other:
                 await execute(other, sa.delete(rows).where(rows.c.rid == rid(1)))
