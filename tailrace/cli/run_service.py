@@ -32,7 +32,7 @@ def defaults(
     if role == "worker":
         return shared
     if running or role == "archive":
-        shared["TAILRACE_ARCHIVE"] = plan.archive_url(data.archive)
+        shared["TAILRACE_ARCHIVE"] = plan.archive_url(data.archive, os.environ)
     if role == "archive":
         return shared
     shared["TAILRACE_ISSUERS"] = str(data.issuers)

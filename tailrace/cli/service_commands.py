@@ -80,7 +80,7 @@ def archive_retry(
             "archive retry: nothing runs in this data folder; name a broker with --kafka", 2
         )
     try:
-        remaining = command.run(address, url or plan.archive_url(folder.archive), typer.echo)
+        remaining = command.run(address, url or plan.archive_url(folder.archive, {}), typer.echo)
     except ValueError as error:
         raise options.refuse(f"archive retry: {error}", 2) from None
     except command.UNAVAILABLE as error:

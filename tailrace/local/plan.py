@@ -88,7 +88,7 @@ class Surroundings:
     issuers: Path
     credential: Path
     session_key: Path
-    archive: Path
+    archive: str  # its database's URL
     trials: Path
     page: Path | None
     python: Path  # the services' environment
@@ -124,9 +124,17 @@ def module(role: Role) -> str:
     return "tailrace.archiver" if role == "archive" else role
 
 
-def archive_url(path: Path) -> str:
-    """TAILRACE_ARCHIVE for a file on this machine."""
-    return f"sqlite:///{path}"
+def archive_url(path: Path, environ: Mapping[str, str]) -> str:
+    """TAILRACE_ARCHIVE: that of the environment, or else this file."""
+    return environ.get("TAILRACE_ARCHIVE") or f"sqlite:///{path}"
+
+
+def replaced(services: Sequence[Service], environ: Mapping[str, str]) -> list[str]:
+    """Names of settings in the environment that the services do not get, in order."""
+    edge = next(one for one in services if one.role == "gateway")
+    # The file of pools has another form there, and workers have settings of their own.
+    names = edge.environ.keys() - {"TAILRACE_POOLS"}
+    return sorted(n for n in names if environ.get(n, edge.environ[n]) != edge.environ[n])
 
 
 def url(port: int) -> str:
@@ -258,7 +266,7 @@ def services(
         **shared,
         "TAILRACE_ISSUERS": str(around.issuers),
         "TAILRACE_ORIGINS": origins(gateway_ports),
-        "TAILRACE_ARCHIVE": archive_url(around.archive),
+        "TAILRACE_ARCHIVE": around.archive,
     }
     own = {
         "TAILRACE_PUSH_URL": ",".join(url(port) for port in push_ports),

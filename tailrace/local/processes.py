@@ -113,6 +113,17 @@ def alive(identity_: Identity) -> bool:
         return False
 
 
+def cpu_s(identity_: Identity) -> float:
+    """Seconds of CPU that exactly this process has used; 0 if it is gone."""
+    if not alive(identity_):
+        return 0.0
+    try:
+        times = psutil.Process(identity_.pid).cpu_times()
+    except psutil.Error:
+        return 0.0
+    return float(times.user + times.system)
+
+
 def send(identity_: Identity, signum: int) -> bool:
     """Signal exactly this process. The pidfd pins it, so a pid that is reused between the look and
     the signal is not hit. Returns False if the process is gone."""

@@ -130,6 +130,19 @@ class Supervised:
         )
         return f"{self.part.name} {reason}; {self.last_lines()}"
 
+    def why_late(self, still_s: float, cpu_s: float) -> str:
+        """The same of a part that stands still before it is ready."""
+        answer = self.answer
+        reason = (
+            f"reports: {answer.detail or answer.state}"
+            if answer.state
+            else f"has answered nothing and used {cpu_s:.0f} s of CPU"
+        )
+        return (
+            f"{self.part.name} is not ready, and nothing has changed for {still_s:.0f} s: it "
+            f"{reason}; {self.last_lines()}"
+        )
+
 
 def exit_name(code: int) -> str:
     """An exit code in one word: the signal's name for a negative one."""

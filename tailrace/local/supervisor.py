@@ -28,6 +28,7 @@ from tailrace.local import (
     plan,
     ports,
     processes,
+    start_progress,
     state,
 )
 from tailrace.local.console import Console
@@ -35,7 +36,9 @@ from tailrace.local.supervised import ServiceProgram
 
 TICK_S = 0.1
 ORPHANS_S = 1.0  # between two scans for orphans, which read every process of the machine
-EDGE_READY_S = 120.0  # gateways and push services; an engine may load for any time
+# For how long a gateway, push service or archive may stand still before it is ready; an engine may
+# load for any time.
+STANDSTILL_S = 120.0
 TOPICS_S = 60.0
 
 PARTITIONS = 8
@@ -251,7 +254,7 @@ class Supervisor:
             issuers=self._data.issuers,
             credential=self._data.credential,
             session_key=self._data.session_key,
-            archive=self._data.archive,
+            archive=plan.archive_url(self._data.archive, os.environ),
             trials=paths.trials(),
             page=page,
             python=Path(sys.executable),
@@ -268,7 +271,10 @@ class Supervisor:
             used.add(port)
             return port
 
-        for service in plan.services(self._options, self._state.pools, workers, around, free_port):
+        services = plan.services(self._options, self._state.pools, workers, around, free_port)
+        if replaced := plan.replaced(services, os.environ):
+            self._say(f"not used here, because `up` sets them itself: {', '.join(replaced)}")
+        for service in services:
             self._raise_if_stopped()
             log = infrastructure.fresh_log(self._data.logs / f"{service.name}.log")
             program = ServiceProgram(
@@ -280,17 +286,18 @@ class Supervisor:
     def _wait_serving(self) -> None:
         """Wait for gateways and push services, which take seconds. `_serve` waits for the engine:
         a question can wait in Kafka."""
-        deadline = time.monotonic() + EDGE_READY_S
         edge = self._parts.edge
-        while not all(one.answer.ready for one in edge):
-            self._status("starting gateway, push service, archive and worker")
+        began = time.monotonic()
+        progress = {one.part.name: start_progress.StartProgress(began) for one in edge}
+        while late := [one for one in edge if not one.answer.ready]:
+            names = ", ".join(one.part.name for one in late)
+            self._status(f"starting {names}")
             self._tick()
-            if time.monotonic() >= deadline:
-                late = next(one for one in edge if not one.answer.ready)
-                raise processes.StartError(
-                    f"{late.part.name} was not ready after {EDGE_READY_S:.0f} s; "
-                    f"{late.last_lines()}"
-                )
+            for one in late:
+                cpu_s = processes.cpu_s(one.child.identity)
+                still_s = progress[one.part.name].still_s(time.monotonic(), cpu_s, one.answer)
+                if still_s >= STANDSTILL_S:
+                    raise processes.StartError(one.why_late(still_s, cpu_s))
         self._state.phase = "serving"
         self._save()
         for line in banner.lines(self._state, self._data):

@@ -20,7 +20,7 @@ AROUND = plan.Surroundings(
     issuers=Path("/d/issuers.json"),
     credential=Path("/d/dev-credential"),
     session_key=Path("/d/session-key"),
-    archive=Path("/d/archive.sqlite3"),
+    archive="sqlite:////d/archive.sqlite3",
     trials=Path("/cache/engine-fields"),
     page=Path("/page"),
     python=Path("/venv/python"),
@@ -101,6 +101,21 @@ def test_the_archive_is_a_file_that_gateway_and_push_read_and_its_process_writes
     for name in ("gateway-1", "push-1", "archive-1"):
         assert found[name].environ["TAILRACE_ARCHIVE"] == "sqlite:////d/archive.sqlite3"
     assert "TAILRACE_ARCHIVE" not in found["worker-1"].environ
+
+
+def test_the_archive_of_the_environment_is_used() -> None:
+    file, database = Path("/d/archive.sqlite3"), "postgresql://u:p@db/chats"
+    assert plan.archive_url(file, {}) == plan.archive_url(file, {"TAILRACE_ARCHIVE": ""})
+    assert plan.archive_url(file, {}) == "sqlite:////d/archive.sqlite3"
+    assert plan.archive_url(file, {"TAILRACE_ARCHIVE": database}) == database
+
+
+def test_settings_of_the_environment_that_are_not_used_are_named() -> None:
+    found = [*services().values()]
+    own = {"TAILRACE_KAFKA": "k:9092", "TAILRACE_POOLS": "pools.json", "HOME": "/h"}
+    assert plan.replaced(found, own) == []
+    others = {"TAILRACE_REDIS": "redis://other", "TAILRACE_KAFKA": "broker:9092"}
+    assert plan.replaced(found, own | others) == ["TAILRACE_KAFKA", "TAILRACE_REDIS"]
 
 
 @cases.each(

@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from tailrace.local import child_process, processes
+from tests.support import waiting
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
 
@@ -73,6 +74,14 @@ def test_a_reused_pid_is_not_the_process_that_was_recorded(tmp_path: Path) -> No
         assert child.returncode is None
     finally:
         child.stop(0)
+
+
+def test_cpu_is_that_of_exactly_this_process() -> None:
+    own = processes.identity(os.getpid())
+    assert own is not None
+    before = processes.cpu_s(own)
+    waiting.eventually_blocking(lambda: processes.cpu_s(own) > before, "it used CPU")
+    assert processes.cpu_s(processes.Identity(own.pid, own.started + 1)) == 0
 
 
 def test_stop_ends_the_child_politely_and_everything_it_started(tmp_path: Path) -> None:
