@@ -15,14 +15,15 @@ leaves the old set in place, for MAX_STALE_S at most. A key that cannot be used 
 the others are taken.
 """
 
+from __future__ import annotations
+
 import asyncio
 import base64
 import binascii
 import collections
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-import httpx
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from tailrace.auth.issuers import Issuers
@@ -30,6 +31,9 @@ from tailrace.auth.keys import Algorithm, IssuersRefused, Key, checked_key, is_k
 from tailrace.auth.principal import InvalidCredential, Principal
 from tailrace.auth.strict_json import strict_object
 from tailrace.auth.verification import verify
+
+if TYPE_CHECKING:
+    import httpx
 
 FETCH_TIMEOUT_S: Final = 3.0
 MAX_BODY_BYTES: Final = 64 * 1024
@@ -49,6 +53,13 @@ class BadKeySet(Exception):
     """The fetched document cannot replace the old key set."""
 
 
+def new_client() -> httpx.AsyncClient:
+    """A client for KeySets. It trusts the authorities of the package `certifi`."""
+    import httpx  # half a second of CPU, with what it imports: only where keys are fetched
+
+    return httpx.AsyncClient(timeout=FETCH_TIMEOUT_S, follow_redirects=False, trust_env=False)
+
+
 class CachedPrincipal(NamedTuple):
     """A credential that was checked in full at `at` (seconds since the epoch) with `issuers`."""
 
@@ -60,7 +71,8 @@ class CachedPrincipal(NamedTuple):
 class KeySets:
     """The issuers with their current keys.
 
-    `clock` counts seconds and never goes back. `alarm(iss, what)` is called for every failed fetch.
+    `client` may be None where no issuer has an address for its keys. `clock` counts seconds and
+    never goes back. `alarm(iss, what)` is called for every failed fetch.
 
     Attributes:
         _issuers: replaced as a whole by a good fetch, and when a set has become too old.
@@ -73,7 +85,7 @@ class KeySets:
     def __init__(
         self,
         issuers: Issuers,
-        client: httpx.AsyncClient,
+        client: httpx.AsyncClient | None,
         clock: Callable[[], float],
         alarm: Callable[[str, str], None],
     ) -> None:
@@ -158,6 +170,8 @@ class KeySets:
             return True
 
     async def _fetch(self, iss: str) -> bool:
+        import httpx
+
         try:
             async with asyncio.timeout(FETCH_TIMEOUT_S):
                 body = await self._get(self._urls[iss])
@@ -174,6 +188,7 @@ class KeySets:
         body = bytearray()
         # Without compression the bytes read are the body's size, so the bound is exact.
         headers = {"accept": "application/json", "accept-encoding": "identity"}
+        assert self._client is not None
         async with self._client.stream(
             "GET", url, headers=headers, follow_redirects=False
         ) as answer:

@@ -7,13 +7,10 @@ subprotocol. The answer names the plain protocol only.
 
 from __future__ import annotations
 
-import functools
-import ssl
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-import httpx
 from starlette.requests import HTTPConnection
 
 from tailrace import telemetry
@@ -38,24 +35,14 @@ def owner_of(principal: Principal) -> records.Owner:
     return records.Owner(principal.issuer, principal.subject, principal.tenant or "")
 
 
-@functools.cache
-def _authorities() -> ssl.SSLContext:
-    """The certificate authorities of the package `certifi`. To read them takes 30 ms."""
-    return httpx.create_ssl_context(trust_env=False)
-
-
 def key_sets(issuers: Issuers) -> jwks.KeySets:
     """The keys of all issuers; `run` refreshes the published ones (JWKS)."""
-    client = httpx.AsyncClient(
-        timeout=jwks.FETCH_TIMEOUT_S,
-        follow_redirects=False,
-        trust_env=False,
-        verify=_authorities(),
-    )
 
     def alarm(iss: str, message: str) -> None:
         telemetry.log(telemetry.Action.KEY_SET_FAILED, issuer=iss, reason=message)
 
+    published = any(issuer.jwks_url for issuer in issuers.by_name.values())
+    client = jwks.new_client() if published else None
     return jwks.KeySets(issuers, client, time.monotonic, alarm)
 
 
