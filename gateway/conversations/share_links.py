@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from gateway.conversations import items as conversation_items
 from gateway.conversations.conversations import Conversations
+from tailrace.archive.archived import UnknownPlace
 from tailrace.delivery import archived
 from tailrace.protocol import conversations as tree
 from tailrace.protocol import errors, ids, records, share_tokens
@@ -22,6 +23,7 @@ MAX_LINKS: Final = 100  # of one conversation that have not expired
 # Bounds of one page. Characters count too, because a text may be long.
 MAX_NODES: Final = 50
 MAX_CHARS: Final = 1_000_000
+PAGE: Final = 100  # conversations of an owner that are looked through at once
 
 Json = dict[str, Any]
 
@@ -107,6 +109,33 @@ class ShareLinks:
         now = self._clock()
         live = [each for each in conversation.shares.items() if each[1].expires_at > now]
         return dict(reversed(live))
+
+    async def of_owner(self, owner: records.Owner) -> list[tuple[str, str, tree.Share]]:
+        """The valid links to all conversations of an owner, with conversation and id. Raises like
+        `create`."""
+        now, after = self._clock(), None
+        found: list[tuple[str, str, tree.Share]] = []
+        while True:
+            try:
+                page = await self._archive.conversations(owner, after, PAGE)
+            except UnknownPlace:  # it was deleted meanwhile
+                found, after = [], None
+                continue
+            found += [
+                (each.id, share, record)
+                for each in page[:PAGE]
+                for share, record in each.shares.items()
+                if record.expires_at > now
+            ]
+            if len(page) <= PAGE:
+                return found
+            after = page[PAGE - 1].id
+
+    async def end(self, owner: records.Owner, links: Sequence[tuple[str, str]]) -> None:
+        """Revoke these links (conversation, id) of an owner. Raises like `create`."""
+        await self._conversations.append(
+            *(tree.Unshared(name, owner, share) for name, share in links)
+        )
 
     async def revoke(self, name: str, owner: records.Owner, share: str) -> None:
         """Revoke a link. Raises like `create`; 404, there is no link with this id."""

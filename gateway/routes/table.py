@@ -13,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from gateway.routes import (
+    admin_shares,
     browsers,
     completions,
     conversations,
@@ -47,6 +48,7 @@ class Table:
     conversations: conversations.ConversationRoutes
     searches: search.SearchRoutes
     shares: shares.ShareRoutes
+    admin_shares: admin_shares.AdminShareRoutes
     files: files.FileRoutes
     vector_stores: vector_stores.VectorStoreRoutes | None
     models: models.ModelRoutes
@@ -122,6 +124,9 @@ class Table:
             ("GET", f"{one}/shares", routes.list_all),
             ("DELETE", f"{one}/shares/{{share_id}}", routes.revoke),
             ("GET", "/v1/shared/{token:path}", routes.show),
+            ("GET", "/v1/admin/shares", self.admin_shares.list_all),
+            ("DELETE", "/v1/admin/shares", self.admin_shares.end_all),
+            ("DELETE", "/v1/admin/shares/{share_id}", self.admin_shares.end),
         ]
 
     def _of_vector_stores(self) -> list[tuple[str, str, Handler]]:

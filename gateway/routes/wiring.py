@@ -13,6 +13,7 @@ from gateway.requests import submission, withdrawals
 from gateway.responses import references, response_operations
 from gateway.retrieval.wiring import Retrieval
 from gateway.routes import (
+    admin_shares,
     browsers,
     completions,
     create,
@@ -122,6 +123,7 @@ def table_of(parts: Parts) -> table.Table:
         ),
         searches=search.SearchRoutes(gate, deliver.archived, rates),
         shares=shares.ShareRoutes(gate, conversations.links, rates),
+        admin_shares=admin_shares.AdminShareRoutes(gate, conversations.links),
         files=file_routes.FileRoutes(gate, deliver.kept, large, parts.uploads),
         vector_stores=stores,
         models=models.ModelRoutes(gate, parts.pools, int(time.time())),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from typing import Any
 
 import httpx
 import pytest
@@ -92,3 +93,52 @@ async def test_a_link_holds_at_all_gateways_until_it_is_revoked_or_its_conversat
         written = each.log.read_text(errors="replace")
         assert token not in written
         assert later not in written
+
+
+async def test_an_admin_lists_and_ends_the_links_of_a_user_who_is_gone(
+    both: tuple[gp.Gateway, gp.Gateway],
+) -> None:
+    one, other = both
+    async with (
+        one.client("carol") as carol,
+        other.client("root", ("admin",)) as admin,
+        httpx.AsyncClient(base_url=one.url, timeout=30) as here,
+        httpx.AsyncClient(base_url=other.url, timeout=30) as there,
+    ):
+        strangers = (here, there)
+        links = []
+        for title in ("rain", "sun", "sun"):
+            name = await made(carol, title=title)
+            await answered(carol, name, "one")
+            links.append((name, *await shared(carol, name)))
+        [(name, share, token), *others] = links
+        where: Any = {"params": {"subject": "carol"}}
+
+        async def listed(**params: str) -> set[tuple[str, str]]:
+            answer = await admin.get("/v1/admin/shares", params={"subject": "carol"} | params)
+            assert answer.status_code == 200, answer.text
+            assert token not in answer.text
+            assert "rain" not in answer.text
+            return {(each["conversation_id"], each["id"]) for each in answer.json()["data"]}
+
+        assert await listed() == {(each[0], each[1]) for each in links}
+        assert await listed(tenant="else") == await listed(subject="dave") == set()
+        no_scope = await carol.get("/v1/admin/shares", **where)
+        assert no_scope.status_code == 403
+        nobody = await admin.delete("/v1/admin/shares")
+        assert nobody.json()["error"]["param"] == "subject"
+        of_others = await admin.delete(f"/v1/admin/shares/{share}", params={"subject": "dave"})
+        assert of_others.json()["error"]["code"] == "share_not_found"
+        assert len(await read(strangers, token)) == 2
+
+        gone = await admin.delete(f"/v1/admin/shares/{share}", **where)
+        assert [each["id"] for each in gone.json()["data"]] == [share]
+        await nothing(strangers, token)
+        assert await listed() == {(each[0], each[1]) for each in others}
+        assert len(await read(strangers, others[0][2])) == 2
+
+        gone = await admin.delete("/v1/admin/shares", **where)
+        assert {each["id"] for each in gone.json()["data"]} == {each[1] for each in others}
+        for _, _, other_token in others:
+            await nothing(strangers, other_token)
+        assert await listed() == set()
