@@ -103,6 +103,28 @@ class TestCreate:
             == seen[5:]
         )
 
+    @pytest.mark.parametrize("fault", [{}, {"fault": "error"}], ids=["ends well", "fails"])
+    async def test_a_stream_has_no_ids_no_times_and_no_block_without_data(
+        self, client: httpx.AsyncClient, fault: dict[str, str]
+    ) -> None:
+        """Each of them ends a stream early in an official SDK (openai 3.57, npm 7.59)."""
+        common = {"metadata": gp.cues(4, 1, **fault), "stream": True}
+        chat = {**common, "messages": [{"role": "user", "content": "hi"}]}
+        created = await client.post("/v1/responses", json={**common, "input": "hi"})
+        rid = created.headers["x-tailrace-response-id"]
+        for answer in (
+            created,
+            await client.get(f"/v1/responses/{rid}?stream=true"),
+            await client.post("/v1/chat/completions", json=chat),
+            await client.post("/v1/completions", json={**common, "prompt": "hi"}),
+        ):
+            *blocks, rest = answer.content.split(b"\n\n")
+            assert rest == b""
+            assert len(blocks) > 2, answer.text
+            for block in blocks:
+                names = [line.partition(b": ")[0] for line in block.split(b"\n")]
+                assert names in ([b"data"], [b"event", b"data"], [b""]), block
+
     async def test_background_answers_at_once_and_goes_on(self, client: httpx.AsyncClient) -> None:
         answer = (
             await client.post(
