@@ -251,6 +251,8 @@ class HttpProtocol(HttpToolsProtocol):
     def handle_websocket_upgrade(self) -> None:
         """Hand the connection and its place over. Nothing of this object stays referenced."""
         self._stop_timer()
+        # The parser of handshakes refuses any length; Java 17's client always sends 0.
+        self.scope["headers"] = [each for each in self.headers if not _is_empty_length(*each)]
         successor: Any = self.ws_protocol_class
         if getattr(successor, "takes_places", False):
             arguments = {"place": self.place, "client": self.scope["client"]}
@@ -296,6 +298,10 @@ class HttpProtocol(HttpToolsProtocol):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+
+def _is_empty_length(name: bytes, value: bytes) -> bool:
+    return name == b"content-length" and not value.strip(b"0")
 
 
 def missing(base: type = HttpToolsProtocol) -> list[str]:

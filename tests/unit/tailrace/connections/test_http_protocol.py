@@ -169,6 +169,14 @@ async def test_a_handshake_is_one_with_two_connection_headers() -> None:
         assert b" 101 " in await client.read(b"\r\n\r\n")
 
 
+@pytest.mark.parametrize("length", ["0", "00"])
+async def test_a_handshake_may_say_that_it_has_no_body(length: str) -> None:
+    """Java 17's client always says so."""
+    async with serving() as server, server.client() as client:
+        client.send(f"{HANDSHAKE}Content-Length: {length}\r\n\r\n".encode())
+        assert b" 101 " in await client.read(b"\r\n\r\n")
+
+
 @pytest.mark.parametrize(
     ("headers", "message"),
     [
