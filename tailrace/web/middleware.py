@@ -115,7 +115,7 @@ class OuterMiddleware:
         serve = self._app
         if scope["method"] == "HEAD":
             serve = functools.partial(_head, serve)
-        elif scope["method"] == "GET" and "content-type" in request_headers:
+        elif scope["method"] == "GET" and _has_body(request_headers):
             scope = await _with_parameters_of_body(scope, receive)
         try:
             await serve(scope, receive, send_decorated)
@@ -169,13 +169,18 @@ async def _head(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> Non
     await app({**scope, "method": "GET"}, receive, send_head)
 
 
+def _has_body(headers: Headers) -> bool:
+    return headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
+
+
 async def _with_parameters_of_body(scope: Scope, receive: Receive) -> Scope:
     """The scope of a GET with the members of its JSON body as parameters of the query; those that
-    the query has stay. A generated client (openai-go 3.99) sends `stream` so, and takes an answer
-    that is no stream for an empty one. What is no small JSON object is ignored (RFC 9110, 9.3.1).
+    the query has stay. A generated client (openai-go 3.99) sends `stream` so, without a type, and
+    takes an answer that is no stream for an empty one. What is no small JSON object, or said to be
+    of another type, is ignored (RFC 9110, 9.3.1).
     """
-    headers = Headers(scope=scope)
-    if headers["content-type"].partition(";")[0].strip().lower() != "application/json":
+    kind = Headers(scope=scope).get("content-type", "application/json")
+    if kind.partition(";")[0].strip().lower() != "application/json":
         return scope
     body = b""
     more = True

@@ -182,6 +182,9 @@ async def test_parameters_of_a_get_may_stand_in_its_body(query: str, body: Any, 
     async with client(echo) as http:
         answer = await http.request("GET", f"/{query}", json=body)
         assert answer.text == f"GET {seen}"
+        untyped = await http.request("GET", f"/{query}", content=json.dumps(body))  # openai-go
+        assert "content-type" not in untyped.request.headers
+        assert untyped.text == f"GET {seen}"
         other = await http.request(
             "GET", f"/{query}", content=json.dumps(body), headers={"content-type": "text/plain"}
         )
@@ -190,8 +193,8 @@ async def test_parameters_of_a_get_may_stand_in_its_body(query: str, body: Any, 
 
 async def test_a_body_of_get_that_is_no_json_is_ignored() -> None:
     async with client(echo) as http:
-        headers = {"content-type": "application/json"}
         lone = b'{"a": "\\ud800"}'
         for body in (b"", b"{", b"\xff", b"[" * 5_000, lone):
-            answer = await http.request("GET", "/?a=1", content=body, headers=headers)
-            assert answer.text == "GET a=1"
+            for headers in ({}, {"content-type": "application/json"}):
+                answer = await http.request("GET", "/?a=1", content=body, headers=headers)
+                assert answer.text == "GET a=1"
