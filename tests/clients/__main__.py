@@ -48,7 +48,9 @@ class Result:
         return not self.problem and bool(self.scenarios) and all(ok for _, ok, _ in self.scenarios)
 
 
-def run(client: environments.Client, on: deployment.Deployment, records: Path) -> Result:
+def run(
+    client: environments.Client, command: list[str], on: deployment.Deployment, records: Path
+) -> Result:
     """Its script, to the end. Workers are killed when it says so."""
     result = Result(client, environments.versions(client))
     with recorder.Recorder(on.port, records / client.name) as proxy:
@@ -67,7 +69,7 @@ def run(client: environments.Client, on: deployment.Deployment, records: Path) -
         errors = records / f"{client.name}.stderr"
         with errors.open("w") as said:
             process = subprocess.Popen(
-                environments.command(client),
+                command,
                 cwd=client.environment,
                 env=environment,
                 stdin=subprocess.DEVNULL,
@@ -101,6 +103,8 @@ def _heard(line: str, result: Result, on: deployment.Deployment, done: Path) -> 
         _empty_redis(on) if "empty" in said else _restart_gateway(on)
         with done.open("a") as lines:
             print("done", file=lines)
+    elif "version" in said:
+        result.versions = ", ".join(filter(None, (said["version"], result.versions)))
     elif "scenario" in said:
         result.scenarios.append((said["scenario"], said["ok"], said["saw"]))
         print(f"  {'ok    ' if said['ok'] else 'FAILED'} {said['scenario']}: {said['saw']}")
@@ -171,10 +175,12 @@ def main() -> int:
         for client in clients:
             environments.lock(client)
         return 0
+    commands = {}
     for client in clients:
         began = time.monotonic()
         if environments.install(client):
             print(f"installed {client.name} in {time.monotonic() - began:.0f} s", flush=True)
+        commands[client] = environments.build(client)
     if arguments.install:
         return 0
     results = []
@@ -187,7 +193,7 @@ def main() -> int:
             on.call(*on.up, "--detach", "--workers", str(WORKERS), seconds=deployment.UP_S)
             for client in clients:
                 print(f"{client.title} {environments.versions(client)}", flush=True)
-                results.append(run(client, on, records))
+                results.append(run(client, commands[client], on, records))
                 if results[-1].problem:
                     print(f"  {results[-1].problem}")
                 found = recorder.refused(records / client.name)

@@ -7,8 +7,9 @@ standard output is for the harness (`tests/clients/__main__.py`):
     {"kill": "worker"}      every worker is killed now; the supervisor starts them again
     {"restart": "gateway"}  it is killed; done when another one is ready
     {"empty": "redis"}      all that Redis holds is removed
+    {"version": TEXT}       of a client that the machine has: it is in no lock
 
-After each of the last two the harness adds a line to the file TAILRACE_CLIENT_DONE.
+After a restart and an empty store the harness adds a line to the file TAILRACE_CLIENT_DONE.
 """
 
 from __future__ import annotations
@@ -51,6 +52,10 @@ def restart_gateway() -> None:
 
 def empty_redis() -> None:
     _ask({"empty": "redis"})
+
+
+def version(text: str) -> None:
+    _say({"version": text})
 
 
 def check(condition: object, *seen: object) -> None:
