@@ -63,7 +63,7 @@ attacks: install
 clients: install
 	@$(BIN)/python -m tests.clients $(NAMES)
 
-# Anew from what tests/clients asks for; versions of JavaScript packages stand in package.json.
+# Anew from what tests/clients asks for; other than for Python, versions stand in package.json, go.mod and pom.xml.
 clients-lock: install
 	@$(BIN)/python -m tests.clients --lock
 
