@@ -21,6 +21,15 @@ _GROUP: Final = re.compile(r"\?(?::|P?<[A-Za-z_][A-Za-z0-9_]*>)")
 _COUNT: Final = re.compile(r"\{(\d{1,6})(,(\d{0,6}))?\}")
 _CONTROLS: Final = {"n": "\n", "t": "\t", "r": "\r", "f": "\f", "v": "\v", "0": "\0"}
 
+_LAST: Final = 0x10FFFF
+_CLASSES: Final = {  # as ranges of code points
+    "d": [(0x30, 0x39)],
+    "w": [(0x30, 0x39), (0x41, 0x5A), (0x5F, 0x5F), (0x61, 0x7A)],
+    "s": [(0x09, 0x0D), (0x20, 0x20), (0xA0, 0xA0)],
+}
+_UNUSABLE: Final = [(0xD800, 0xDFFF)]  # surrogates
+_UNUSABLE_IN_JSON: Final = [(0, 0x1F), (0x22, 0x22), (0x5C, 0x5C), *_UNUSABLE]
+
 _SPOILS: Final = "it has a quote, a backslash or a control character as a literal"
 
 
@@ -41,6 +50,16 @@ def problem(pattern: str, *, in_json: bool = True) -> str | None:
     except Unsupported as error:
         return str(error)
     return None
+
+
+def _complement(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The other code points."""
+    others, start = [], 0
+    for low, high in sorted(ranges):
+        if low > start:
+            others.append((start, low - 1))
+        start = max(start, high + 1)
+    return [*others, (start, _LAST)] if start <= _LAST else others
 
 
 @dataclass(slots=True)
@@ -167,22 +186,26 @@ class _Parser:
 
     def _class(self) -> None:
         negated = self._skip("^")
-        members, useful = 0, negated
+        ranges: list[tuple[int, int]] = []
         while not self._skip("]"):
-            members += 1
-            low = high = self._member()
+            first = self._member()
+            ranges += first
             if self._peek() == "-" and self.text[self.at + 1 : self.at + 2] not in ("]", ""):
                 self.at += 1
-                high = self._member()
-                if low is None or high is None or high < low:
+                last = self._member()
+                low, high = first[0][0], last[0][1]
+                if [*first, *last] != [(low, low), (high, high)] or high < low:
                     raise Unsupported("a range in a character class is not valid")
-            useful = useful or low is None or high != low or not self._spoils(low)
-        if not members:
+                ranges.append((low, high))
+        if not ranges:
             raise Unsupported("it has an empty character class")
-        if not useful:
-            raise Unsupported(_SPOILS)
+        outside = ranges if negated else _complement(ranges)
+        unusable = _UNUSABLE_IN_JSON if self.in_json else _UNUSABLE
+        if not _complement([*outside, *unusable]):
+            raise Unsupported(_SPOILS if self.in_json else "a character class matches nothing")
 
-    def _member(self) -> str | None:
+    def _member(self) -> list[tuple[int, int]]:
+        """The ranges of one member; one of one character if it is a character."""
         char = self._peek()
         self.at += 1
         if char == "":
@@ -190,8 +213,14 @@ class _Parser:
         if char == "[":
             if self._peek() and self._peek() in ":.=":
                 raise Unsupported("named character classes are not supported")
-            return char
-        return self._escape() if char == "\\" else char
+        elif char == "\\":
+            name = self._peek()
+            literal = self._escape()
+            if literal is None:
+                ranges = _CLASSES[name.lower()]
+                return _complement(ranges) if name.isupper() else ranges
+            char = literal
+        return [(ord(char), ord(char))]
 
     def _peek(self) -> str:
         return self.text[self.at : self.at + 1]

@@ -9,14 +9,21 @@ schema that passes is enforced as a whole. docs/protocol.md lists the keywords f
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 import msgspec
 
-from gateway.parsing import patterns
+from gateway.parsing import patterns, schema_ends, schema_numbers
+from gateway.parsing.schema_errors import (
+    Schema,
+    check_order,
+    count,
+    invalid,
+    member,
+    unsupported,
+)
 from tailrace.protocol import errors
 
 MAX_SCHEMA_BYTES: Final = 65_536  # 30 kB take the engine a third of a second
@@ -25,9 +32,7 @@ MAX_SCHEMA_DEPTH: Final = 32  # of arrays and objects; a record has at most 64
 # character of a bound, up to a length from which the engine repeats instead.
 MAX_BOUNDED_CHARS: Final = 1024
 _REPEATED_CHARS: Final = 256
-MAX_COUNT: Final = 2**31 - 1  # of lengths and numbers of items and properties
 
-Schema = dict[str, Any]
 Place = tuple[Any, str]  # a schema and its path in the request
 
 _TYPES: Final = ("string", "number", "integer", "boolean", "null", "object", "array")
@@ -69,7 +74,6 @@ _NEVER: Final = frozenset(
     }
 )
 _STRING: Final = ("minLength", "maxLength", "pattern", "format")
-_NUMBER: Final = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 _OBJECT: Final = (
     "properties",
     "required",
@@ -81,7 +85,7 @@ _OBJECT: Final = (
     "unevaluatedProperties",
 )
 _ARRAY: Final = ("items", "prefixItems", "minItems", "maxItems", "unevaluatedItems")
-_ASSERTIONS: Final = ("type", *_STRING, *_NUMBER, *_OBJECT, *_ARRAY)
+_ASSERTIONS: Final = ("type", *_STRING, *schema_numbers.KEYWORDS, *_OBJECT, *_ARRAY)
 # The engine's own check reads these for every type.
 _HOLDING_SCHEMAS: Final = {
     "object": (
@@ -96,6 +100,7 @@ _HOLDING_SCHEMAS: Final = {
 # The engine reads one of these and ignores other keywords next to it.
 _WHOLE: Final = ("$ref", "const", "enum", "allOf", "anyOf", "oneOf")
 _DEFINITIONS: Final = ("$defs", "definitions")
+_TRACEABLE_NAME: Final = re.compile(r"[ !#-\[\]-~]*\Z")
 # In data next to a type the engine mistakes these for keywords of a schema.
 _KEYWORD_LOOKALIKES: Final = (_NEVER - {"not", "if", "then", "else"}) | {
     "pattern",
@@ -103,7 +108,6 @@ _KEYWORD_LOOKALIKES: Final = (_NEVER - {"not", "if", "then", "else"}) | {
     "propertyNames",
     "patternProperties",
 }
-_PLAIN_NAME: Final = re.compile(r"[A-Za-z_$][A-Za-z0-9_$-]{0,63}\Z")
 
 
 def check_bounds(schema: Any, where: str) -> None:
@@ -168,14 +172,6 @@ def size(value: Any) -> int:
         raise errors.invalid_json() from error
 
 
-def member(where: str, name: str) -> str:
-    """The path of a member. A name that is not an identifier is quoted, bounded and printable."""
-    if _PLAIN_NAME.match(name):
-        return f"{where}.{name}"
-    printable = "".join(c if c.isprintable() and c not in "'\\" else "?" for c in name[:64])
-    return f"{where}['{printable}']"
-
-
 def _depth(value: Any) -> int:
     """Nesting of arrays and objects. It does not recurse, because a body may be nested up to the
     decoder's limit."""
@@ -186,24 +182,14 @@ def _depth(value: Any) -> int:
     return depth
 
 
-def _unsupported(where: str, keyword: str, why: str) -> errors.ApiError:
-    return errors.unsupported_value(
-        member(where, keyword), f"The schema keyword '{keyword}' cannot be enforced: {why}."
-    )
-
-
-def _invalid(where: str, keyword: str, why: str) -> errors.ApiError:
-    path = member(where, keyword)
-    return errors.invalid_value(path, f"Invalid '{path}': {why}.")
-
-
 class _Walk:
     """One pass over every schema in a schema.
 
     Attributes:
         _todo: schemas to visit.
-        _visited: identities of visited schemas. `_root` keeps them alive.
+        _visited: identity → path of visited schemas. `_root` keeps them alive.
         _same: schema → the schemas that its value must also match, at the same level.
+        _needs: schema → which others must end so that its texts end. Negative: one of its types.
         _either: the `oneOf` lists, checked once all references are known to end.
         _ends: targets of references, by the identity of the referring schema.
         _owned_schemas: schemas created here, which `_root` does not keep alive.
@@ -215,8 +201,9 @@ class _Walk:
         self._root = root
         self._where = where
         self._todo: list[Place] = [(root, where)]
-        self._visited: set[int] = set()
-        self._same: dict[int, tuple[str, list[int]]] = {}
+        self._visited: dict[int, str] = {}
+        self._same: dict[int, tuple[int, ...]] = {}
+        self._needs: dict[int, list[schema_ends.Need]] = {}
         self._either: list[tuple[list[Any], str]] = []
         self._ends: dict[int, Any] = {}
         self._owned_schemas: list[Schema] = []
@@ -227,9 +214,10 @@ class _Walk:
             schema, where = self._todo.pop()
             if id(schema) not in self._visited:
                 if isinstance(schema, dict):
-                    self._visited.add(id(schema))
+                    self._visited[id(schema)] = where
+                    self._needs[id(schema)] = []
                 self._schema(schema, where)
-        self._refuse_circles()
+        self._refuse_endless()
         for branches, where in self._either:
             self._one_of(branches, where)
         return self._remaining
@@ -261,11 +249,11 @@ class _Walk:
     def _refuse_never(self, schema: Schema, where: str) -> None:
         for keyword in schema:
             if keyword in _NEVER:
-                raise _unsupported(where, keyword, "the engine does not know it")
+                raise unsupported(where, keyword, "the engine does not know it")
         if schema.get("nullable") is True:
-            raise _unsupported(where, "nullable", "write null into 'type'")
+            raise unsupported(where, "nullable", "write null into 'type'")
         if "$id" in schema and schema is not self._root:
-            raise _unsupported(where, "$id", "references start at the whole schema")
+            raise unsupported(where, "$id", "references start at the whole schema")
 
     def _alone(self, schema: Schema, where: str, whole: list[str]) -> None:
         """Refuse keywords that the engine ignores next to another one."""
@@ -275,7 +263,7 @@ class _Walk:
             *(k for k in _ASSERTIONS if k in schema and not (typed and k == "type")),
         ]
         if beside:
-            raise _unsupported(where, beside[0], f"it cannot be combined with '{whole[0]}'")
+            raise unsupported(where, beside[0], f"it cannot be combined with '{whole[0]}'")
 
     def _refuse_lookalikes(self, schema: Schema, where: str) -> None:
         for keyword, value in schema.items():
@@ -283,27 +271,30 @@ class _Walk:
                 continue
             for each in _objects(value):
                 if "allOf" in each or ("type" in each and _KEYWORD_LOOKALIKES & each.keys()):
-                    raise _unsupported(where, keyword, "the engine takes its value for a schema")
+                    raise unsupported(where, keyword, "the engine takes its value for a schema")
 
     # ---- keywords that exclude others
 
     def _ref(self, schema: Schema, where: str) -> None:
-        target = self._target(schema["$ref"], where)
-        self._same[id(schema)] = (where, [id(target[0])])
-        self._todo.append(target)
+        target, path = self._target(schema["$ref"], where)
+        self._same[id(schema)] = (id(target),)
+        self._needs[id(schema)] = _need(1, [target])
+        self._todo.append((target, path))
 
     def _target(self, ref: Any, where: str) -> Place:
         if not isinstance(ref, str):
             raise errors.invalid_type(member(where, "$ref"), "a string")
         if ref != "#" and not ref.startswith("#/"):
-            raise _unsupported(where, "$ref", "it refers to another document")
+            raise unsupported(where, "$ref", "it refers to another document")
         if "~" in ref or "%" in ref:
-            raise _unsupported(where, "$ref", "the engine does not know escapes in it")
+            raise unsupported(where, "$ref", "the engine does not know escapes in it")
         target: Any = self._root
         path = self._where
         for name in ref.split("/")[1:]:
+            if not name:
+                raise unsupported(where, "$ref", "the engine skips empty names in it")
             if not isinstance(target, dict) or name not in target:
-                raise _invalid(where, "$ref", "its target does not exist")
+                raise invalid(where, "$ref", "its target does not exist")
             target, path = target[name], member(path, name)
         return target, path
 
@@ -317,16 +308,18 @@ class _Walk:
         self._values(schema, where, "enum", values)
 
     def _values(self, schema: Schema, where: str, keyword: str, values: list[Any]) -> None:
-        """Check the values against `type`, which the engine does not."""
+        """Check the numbers in the values, and the values against `type`: the engine does not."""
+        if not schema_numbers.is_exact(values):
+            raise unsupported(where, keyword, "it has an integer beyond 64 bits")
         if "type" in schema:
             types = self._types(schema, where)
             for value in values:
                 if not any(_is_of(value, type_) for type_ in types):
-                    raise _invalid(where, keyword, "a value does not match 'type'")
+                    raise invalid(where, keyword, "a value does not match 'type'")
 
     def _all_of(self, schema: Schema, where: str) -> None:
         if len(self._branches(schema, where, "allOf")) > 1:
-            raise _unsupported(where, "allOf", "it has several branches")
+            raise unsupported(where, "allOf", "it has several branches")
 
     def _any_of(self, schema: Schema, where: str) -> None:
         self._branches(schema, where, "anyOf")
@@ -339,7 +332,8 @@ class _Walk:
         path = member(where, keyword)
         if not isinstance(branches, list) or not branches:
             raise errors.invalid_type(path, "an array of JSON schemas")
-        self._same[id(schema)] = (where, [id(each) for each in branches])
+        self._same[id(schema)] = tuple(map(id, branches))
+        self._needs[id(schema)] = _need(1, branches)
         self._todo += ((each, f"{path}[{i}]") for i, each in enumerate(branches))
         return branches
 
@@ -355,20 +349,27 @@ class _Walk:
         else:
             for keyword in _ASSERTIONS:
                 if keyword in schema:
-                    raise _unsupported(where, keyword, "it needs a 'type'")
+                    raise unsupported(where, keyword, "it needs a 'type'")
             return
         for type_, keywords in _HOLDING_SCHEMAS.items():
             for keyword in keywords:
                 if keyword in schema and type_ not in types:
-                    raise _unsupported(where, keyword, f"it goes with the type '{type_}'")
+                    raise unsupported(where, keyword, f"it goes with the type '{type_}'")
         if "string" in types:
             self._string(schema, where)
         if "number" in types or "integer" in types:
-            _number(schema, where, whole="number" not in types)
+            schema_numbers.check_range(schema, where, types)
+        needs = []
         if "object" in types:
-            self._object(schema, where)
+            needs.append(self._object(schema, where))
         if "array" in types:
-            self._array(schema, where)
+            needs.append(self._array(schema, where))
+        if {*types} == {"object", "array"}:
+            ids = [-len(self._needs), -len(self._needs) - 1]
+            self._needs |= zip(ids, needs, strict=True)
+            self._needs[id(schema)] = [(1, tuple(ids))]
+        elif {*types} in ({"object"}, {"array"}):
+            self._needs[id(schema)] = needs[0]
 
     def _types(self, schema: Schema, where: str) -> list[str]:
         value = schema["type"]
@@ -377,76 +378,103 @@ class _Walk:
             raise errors.invalid_type(member(where, "type"), "the name of a type or several")
         for each in types:
             if not isinstance(each, str) or each not in _TYPES:
-                raise _invalid(where, "type", f"types are {', '.join(_TYPES)}")
+                raise invalid(where, "type", f"types are {', '.join(_TYPES)}")
         return types
 
     def _string(self, schema: Schema, where: str) -> None:
-        least, most = _count(schema, where, "minLength"), _count(schema, where, "maxLength")
-        _check_order(least, most, where, "maxLength")
+        least, most = count(schema, where, "minLength"), count(schema, where, "maxLength")
+        check_order(least, most, where, "maxLength")
         form, pattern = schema.get("format"), schema.get("pattern")
         if "format" in schema:
             if not isinstance(form, str):
                 raise errors.invalid_type(member(where, "format"), "a string")
             if form not in _FORMATS:
-                raise _unsupported(where, "format", "supported are " + ", ".join(sorted(_FORMATS)))
+                raise unsupported(where, "format", "supported are " + ", ".join(sorted(_FORMATS)))
         if "pattern" in schema:
             _pattern(pattern, member(where, "pattern"))
         if "format" in schema and "pattern" in schema:
-            raise _unsupported(where, "format", "it cannot be combined with 'pattern'")
+            raise unsupported(where, "format", "it cannot be combined with 'pattern'")
         if "format" in schema or "pattern" in schema:
             for keyword in ("minLength", "maxLength"):
                 if keyword in schema:
                     other = "pattern" if "pattern" in schema else "format"
-                    raise _unsupported(where, keyword, f"it cannot be combined with '{other}'")
+                    raise unsupported(where, keyword, f"it cannot be combined with '{other}'")
         self._remaining -= min(max(least or 0, most or 0), _REPEATED_CHARS)
         if self._remaining < 0:
             keyword = "minLength" if most is None else "maxLength"
-            raise _unsupported(
+            raise unsupported(
                 where,
                 keyword,
                 f"texts of bounded length have more than {MAX_BOUNDED_CHARS} characters together, "
                 f"counting {_REPEATED_CHARS} of a longer one",
             )
 
-    def _object(self, schema: Schema, where: str) -> None:
-        names = {name for name, _ in self._schemas_in(schema, where, "properties")}
+    def _object(self, schema: Schema, where: str) -> list[schema_ends.Need]:
+        names = dict(self._schemas_in(schema, where, "properties"))
         self._todo += self._members(schema, where, "properties")
         self._pattern_properties(schema, where)
-        others = False
-        for keyword in ("additionalProperties", "unevaluatedProperties"):
-            if schema.get(keyword) not in (None, False):
-                others = True
-                self._todo.append((schema[keyword], member(where, keyword)))
+        others = self._others(schema, where)
         required = schema.get("required", [])
-        path = member(where, "required")
         if not isinstance(required, list) or not all(isinstance(each, str) for each in required):
-            raise errors.invalid_type(path, "an array of names")
+            raise errors.invalid_type(member(where, "required"), "an array of names")
         for name in required:
             if name not in names:
-                raise _unsupported(where, "required", "it names what is not in 'properties'")
-        least, most = _count(schema, where, "minProperties"), _count(schema, where, "maxProperties")
-        _check_order(least, most, where, "maxProperties")
+                raise unsupported(where, "required", "it names what is not in 'properties'")
+        needed = {*required}
+        least, most = count(schema, where, "minProperties"), count(schema, where, "maxProperties")
+        check_order(least, most, where, "maxProperties")
         if not (names or others):
             for keyword in ("minProperties", "maxProperties"):
                 if keyword in schema:
-                    raise _unsupported(where, keyword, "it needs 'properties'")
+                    raise unsupported(where, keyword, "it needs 'properties'")
         if not others and (least or 0) > len(names):
-            raise _invalid(where, "minProperties", "there are fewer properties")
-        if most is not None and most < len(set(required)):
-            raise _invalid(where, "maxProperties", "more properties are required")
+            raise invalid(where, "minProperties", "there are fewer properties")
+        more = (least or 0) - len(needed)
+        if others and more > 1:
+            raise unsupported(
+                where,
+                "minProperties",
+                "beyond the required properties and one other, a name may come twice",
+            )
+        if most is not None and most < len(needed):
+            raise invalid(where, "maxProperties", "more properties are required")
+        optional = [each for name, each in names.items() if name not in needed]
+        return [
+            *_need(len(needed), [names[name] for name in needed]),
+            *_need(more, optional + others),
+        ]
+
+    def _others(self, schema: Schema, where: str) -> list[Any]:
+        """The schemas of properties that are not declared; none if there are no such properties."""
+        others: dict[str, Any] = {}
+        for keyword in ("additionalProperties", "unevaluatedProperties"):
+            if keyword in schema and schema[keyword] is not False:
+                others[keyword] = schema[keyword]
+                self._todo.append((schema[keyword], member(where, keyword)))
+        if schema.get("additionalProperties") is False:
+            others = {}
+        for name in schema.get("properties", ()):
+            if others and not _TRACEABLE_NAME.match(name):
+                raise unsupported(
+                    where,
+                    next(iter(others)),
+                    "in names of 'properties' beside it, only printable ASCII without quotes and "
+                    "backslashes is told from other names",
+                )
+        return list(schema.get("patternProperties", {}).values() or others.values())
 
     def _pattern_properties(self, schema: Schema, where: str) -> None:
         by_pattern = self._members(schema, where, "patternProperties")
         if "patternProperties" in schema:
             if len(by_pattern) > 1:
-                raise _unsupported(where, "patternProperties", "it has several patterns")
+                raise unsupported(where, "patternProperties", "it has several patterns")
             for keyword in ("properties", "propertyNames"):
                 if keyword in schema:
-                    raise _unsupported(
+                    raise unsupported(
                         where, "patternProperties", f"it cannot be combined with '{keyword}'"
                     )
-            if schema.get("additionalProperties") not in (None, False):
-                raise _unsupported(
+            if schema.get("additionalProperties", False) is not False:
+                raise unsupported(
                     where, "additionalProperties", "it cannot be combined with 'patternProperties'"
                 )
             for name in schema["patternProperties"]:
@@ -455,9 +483,13 @@ class _Walk:
         if "propertyNames" in schema:
             for keyword in ("properties", "unevaluatedProperties"):
                 if keyword in schema:
-                    raise _unsupported(
+                    raise unsupported(
                         where, "propertyNames", f"it cannot be combined with '{keyword}'"
                     )
+            if schema.get("additionalProperties") is False:
+                raise unsupported(
+                    where, "additionalProperties", "beside 'propertyNames' the engine ignores it"
+                )
             self._property_names(schema["propertyNames"], member(where, "propertyNames"))
 
     def _property_names(self, names: Any, where: str) -> None:
@@ -472,29 +504,31 @@ class _Walk:
         self._owned_schemas.append(names)
         self._todo.append((names, where))
 
-    def _array(self, schema: Schema, where: str) -> None:
+    def _array(self, schema: Schema, where: str) -> list[schema_ends.Need]:
         first = schema.get("prefixItems")
         if "prefixItems" in schema:
             path = member(where, "prefixItems")
             if not isinstance(first, list) or not first:
                 raise errors.invalid_type(path, "an array of JSON schemas")
             if any(each is True for each in first):
-                raise _unsupported(where, "prefixItems", "write {} where anything may stand")
+                raise unsupported(where, "prefixItems", "write {} where anything may stand")
             self._todo += ((each, f"{path}[{i}]") for i, each in enumerate(first))
         rest = schema.get("items", False)
         if "items" in schema and rest is not False:
             self._todo.append((rest, member(where, "items")))
         if "items" not in schema and not first:
-            raise _invalid(where, "items", "without it the engine makes empty arrays only")
-        if schema.get("unevaluatedItems") not in (None, False):
-            raise _unsupported(where, "unevaluatedItems", "use 'items'")
-        least, most = _count(schema, where, "minItems"), _count(schema, where, "maxItems")
-        _check_order(least, most, where, "maxItems")
+            raise invalid(where, "items", "without it the engine makes empty arrays only")
+        if schema.get("unevaluatedItems", False) is not False:
+            raise unsupported(where, "unevaluatedItems", "use 'items'")
+        least, most = count(schema, where, "minItems"), count(schema, where, "maxItems")
+        check_order(least, most, where, "maxItems")
         prefix_count = len(first or ())
         if rest is False and (least or 0) > prefix_count:
-            raise _invalid(where, "minItems", "there are fewer items")
+            raise invalid(where, "minItems", "there are fewer items")
         if most is not None and most < prefix_count:
-            raise _unsupported(where, "maxItems", "there are more in 'prefixItems'")
+            raise unsupported(where, "maxItems", "there are more in 'prefixItems'")
+        wanted = [*(first or ()), *([rest] if (least or 0) > prefix_count else ())]
+        return _need(len(wanted), wanted)
 
     def _schemas_in(self, schema: Schema, where: str, keyword: str) -> list[tuple[str, Any]]:
         members = schema.get(keyword, {})
@@ -510,24 +544,16 @@ class _Walk:
 
     # ---- checks of the whole schema
 
-    def _refuse_circles(self) -> None:
-        """Refuse references that form a circle at one level: no text matches, and the engine would
-        have no allowed token."""
-        counts: dict[int, int] = {}
-        for _, targets in self._same.values():
-            for target in targets:
-                counts[target] = counts.get(target, 0) + 1
-        free = [each for each in self._same if not counts.get(each)]
-        remaining = dict(self._same)
-        while free:
-            _, targets = remaining.pop(free.pop())
-            for target in targets:
-                counts[target] -= 1
-                if not counts[target] and target in remaining:
-                    free.append(target)
-        if remaining:
-            where, _ = next(iter(remaining.values()))
+    def _refuse_endless(self) -> None:
+        """Refuse schemas without a finite text, and references that form a circle at one level, for
+        which the engine would have no allowed token."""
+        if (schema := schema_ends.circle(self._same)) is not None:
+            where = self._visited[schema]
             raise errors.invalid_value(where, f"Invalid '{where}': the schema refers to itself.")
+        for schema in schema_ends.endless(self._needs):
+            if schema in self._visited:
+                where = self._visited[schema]
+                raise errors.invalid_value(where, f"Invalid '{where}': no text of it ends.")
 
     def _one_of(self, branches: list[Any], where: str) -> None:
         """Check that at most one branch can match, by types and constants, because the engine lets
@@ -569,8 +595,15 @@ class _Walk:
         )
 
 
+def _need(least: int, schemas: list[Any]) -> list[schema_ends.Need]:
+    """That at least this number of schemas end."""
+    inner = tuple(id(each) for each in schemas if each is not True)
+    least -= len(schemas) - len(inner)
+    return [(least, inner)] if least > 0 else []
+
+
 def _overlapping(where: str) -> errors.ApiError:
-    return _unsupported(where, "oneOf", "two branches may match alike; use 'anyOf'")
+    return unsupported(where, "oneOf", "two branches may match alike; use 'anyOf'")
 
 
 def _disjoint(branches: Iterator[Any]) -> bool:
@@ -600,51 +633,6 @@ def _pattern(value: Any, path: str) -> None:
         raise errors.invalid_type(path, "a string")
     if (why := patterns.problem(value)) is not None:
         raise errors.unsupported_value(path, f"The pattern cannot be enforced: {why}.")
-
-
-def _number(schema: Schema, where: str, *, whole: bool) -> None:
-    """The range of a number, or of whole numbers only."""
-    bounds: dict[str, float] = {}
-    for keyword in _NUMBER:
-        if keyword not in schema:
-            continue
-        value = schema[keyword]
-        if type(value) not in (int, float) or not _finite(value):
-            raise errors.invalid_type(member(where, keyword), "a number")
-        if whole and (value != int(value) or not -(2**63) <= value < 2**63):
-            raise _unsupported(where, keyword, "it is not a 64-bit integer")
-        bounds[keyword] = value
-    step = 1 if whole else 0
-    low = max(bounds.get("minimum", -math.inf), bounds.get("exclusiveMinimum", -math.inf) + step)
-    high = min(bounds.get("maximum", math.inf), bounds.get("exclusiveMaximum", math.inf) - step)
-    open_ended = not whole and (
-        low == bounds.get("exclusiveMinimum") or high == bounds.get("exclusiveMaximum")
-    )
-    if low > high or (open_ended and low == high):
-        raise _invalid(where, next(iter(bounds)), "no number is in this range")
-
-
-def _finite(value: float) -> bool:
-    try:
-        return math.isfinite(value)
-    except OverflowError:  # an integer beyond a double
-        return False
-
-
-def _count(schema: Schema, where: str, keyword: str) -> int | None:
-    if keyword not in schema:
-        return None
-    value = schema[keyword]
-    if type(value) is not int:
-        raise errors.invalid_type(member(where, keyword), "an integer")
-    if not 0 <= value <= MAX_COUNT:
-        raise errors.out_of_range(member(where, keyword), 0, MAX_COUNT)
-    return value
-
-
-def _check_order(least: int | None, most: int | None, where: str, keyword: str) -> None:
-    if least is not None and most is not None and least > most:
-        raise _invalid(where, keyword, "it is below the minimum")
 
 
 def _objects(value: Any) -> Iterator[dict[str, Any]]:

@@ -1,132 +1,79 @@
 """Schemas that the gateway accepts, and what the engine's grammar makes of them.
 
-It shows of the installed engine what `gateway/parsing/schemas.py` says of it: nothing that passes
-there is refused by the engine, and no text that a grammar allows breaks its schema.
+It shows of the installed engine what `gateway/parsing/schemas.py` says of it, with what
+`worker/engines/vllm_schemas.py` adds: nothing that passes is refused by the engine, each grammar
+has a text, and no text that it allows breaks its schema.
 
 Collected in the engine environment (tests/contract/test_engine_environment.py).
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import random
+import re
+from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
+import hypothesis
+import jsonschema
 import pytest
+from hypothesis import strategies as st
 
 from gateway.parsing import patterns, schemas
 from tailrace.protocol import errors
+from tests.support import schema_strategies
+from worker.engines import vllm_formats
 
-SCHEMAS = [  # seed, number made of it; about half of them pass
-    (0, 250),
-    pytest.param(0, 1_000, marks=pytest.mark.nightly),
-    pytest.param(1, 1_000, marks=pytest.mark.nightly),
-]
-TEXTS = 3  # made by each grammar
-LONGEST = 160  # steps; a text that is not finished then tells nothing
-VOCABULARY = ["</s>", *map(chr, range(32, 127)), "é", "\n", "true", "false", "null"]
-ENDINGS = frozenset('"}],:0123456789')  # picked more often, so that texts come to an end
+TEXTS = 4  # made by each grammar
+PATIENCE = 100  # steps; from then on a text comes to an end as soon as it can
+LONGEST = 1_500  # steps
+STOP = 0
+VOCABULARY = ["</s>", *map(chr, range(128)), *"\xa0ÃéüÿŸ日一😀\u2028"]
+# In the order in which they are preferred when a text shall end.
+ENDINGS = [ord(char) + 1 for char in '"}]@:/0123456789,ntfeaxz.']
 
-PATTERNS = [
-    *("^a+$", "[a-z]{2,5}", r"\d+", "^(x|y)?z$", "(?:ab)+", '^[^"]*$', "é", r"\w+@\w+", "."),
-    *(r"[\s\S]", "^a|b$", "a{0}", "(|a)", "[!-~]", r"^\S.\W$", r"\/", r"[\]\-]", "a{2,}?", "^$"),
-]
 CHARACTERS = 'ab01^$|()[]{}?*+.,-\\dnu"<:=-wsSx/é'
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
 
 
-class Maker:
-    """Makes schemas, good and bad ones."""
+@functools.cache
+def compiler() -> Any:
+    import xgrammar
 
-    def __init__(self, seed: int) -> None:
-        self.pick = random.Random(seed)
+    tokens = xgrammar.TokenizerInfo(
+        VOCABULARY, vocab_type=xgrammar.VocabType.RAW, stop_token_ids=[STOP]
+    )
+    return xgrammar.GrammarCompiler(tokens, max_threads=1, cache_enabled=False)
 
-    def root(self) -> dict[str, Any]:
-        made = self.schema()
-        definitions = {"$defs": {"a": self.schema(2), "b": self.schema(2)}}
-        return {**(made if isinstance(made, dict) else {}), **definitions}
 
-    def schema(self, depth: int = 0) -> dict[str, Any] | bool:
-        pick = self.pick
-        if pick.random() < 0.1:
-            return {} if pick.random() < 0.5 else True
-        found: dict[str, Any] = {"title": "t"} if pick.random() < 0.15 else {}
-        way = pick.random()
-        if way < 0.1:
-            values = ["a", "b", 1, 2.5, None, True, {"x": [1]}]
-            return found | {"enum": pick.sample(values, pick.randint(1, 4))}
-        if way < 0.15:
-            return found | {"const": pick.choice(["a", 1, None, {"a": {"b": 1}}])}
-        if way < 0.36:
-            keyword = pick.choice(["anyOf", "oneOf", "allOf"])
-            found[keyword] = [self.inner(depth) for _ in range(pick.randint(1, 3))]
-        elif way < 0.45:
-            found["$ref"] = pick.choice(["#", "#/$defs/a", "#/$defs/b"])
-        if not found.keys() & {"anyOf", "oneOf", "allOf", "$ref"} or pick.random() < 0.1:
-            found |= self.typed(depth)
-        return found
+def of_format(schema: dict[str, Any]) -> Any:
+    """The grammar of a format, as worker and vLLM make it."""
+    from vllm.v1.structured_output.backend_xgrammar import validate_xgrammar_grammar
 
-    def inner(self, depth: int) -> dict[str, Any] | bool:
-        if depth < 4:
-            return self.schema(depth + 1)
-        return {"type": self.pick.choice(["integer", "string", "null"])}
+    params = vllm_formats.constraint({"type": "json_schema", "schema": schema})
+    validate_xgrammar_grammar(SimpleNamespace(structured_outputs=params))
+    if params.grammar is not None:
+        return compiler().compile_grammar(params.grammar)
+    spaces = not vllm_formats.BACKEND["disable_any_whitespace"]
+    return compiler().compile_json_schema(
+        json.dumps(params.json), any_whitespace=spaces, separators=(",", ":")
+    )
 
-    def typed(self, depth: int) -> dict[str, Any]:
-        pick = self.pick
-        kinds = ["object", "array", "string", "integer", "number", "boolean", "null"]
-        types = pick.choice([*([k] for k in kinds), ["string", "null"], ["object", "array"]])
-        found: dict[str, Any] = {"type": types if len(types) > 1 else types[0]}
-        for kind in types:
-            for keyword, make in self.keywords(kind, depth).items():
-                if pick.random() < (0.8 if keyword in ("properties", "items") else 0.15):
-                    found[keyword] = make()
-        return found
 
-    def keywords(self, kind: str, depth: int) -> dict[str, Any]:
-        pick, inner = self.pick, lambda: self.inner(depth)
-        count = lambda: pick.randint(0, 4)  # noqa: E731
-        match kind:
-            case "string":
-                return {
-                    "minLength": count,
-                    "maxLength": lambda: pick.randint(0, 9),
-                    "pattern": lambda: pick.choice(PATTERNS),
-                    "format": lambda: pick.choice(["date", "uuid", "email", "ipv6", "int32"]),
-                }
-            case "integer" | "number":
-                return {
-                    "minimum": lambda: pick.choice([0, -3, 2.5, 7]),
-                    "maximum": lambda: pick.choice([10, 9.5, 8]),
-                    "exclusiveMinimum": lambda: pick.choice([0, 1]),
-                    "exclusiveMaximum": lambda: pick.choice([5, 2]),
-                    "multipleOf": lambda: 2,
-                }
-            case "object":
-                names = ["a", "b", "c", "é x"]
-                return {
-                    "properties": lambda: {
-                        name: inner() for name in pick.sample(names, pick.randint(0, 3))
-                    },
-                    "required": lambda: pick.sample(["a", "b"], pick.randint(0, 2)),
-                    "additionalProperties": lambda: pick.choice([True, False, inner()]),
-                    "patternProperties": lambda: {pick.choice(PATTERNS): inner()},
-                    "propertyNames": lambda: pick.choice(
-                        [{"pattern": pick.choice(PATTERNS)}, {"maxLength": 3}, inner()]
-                    ),
-                    "minProperties": count,
-                    "maxProperties": count,
-                    "unevaluatedProperties": lambda: pick.choice([False, True, inner()]),
-                }
-            case "array":
-                return {
-                    "items": lambda: pick.choice([inner(), inner(), False, True]),
-                    "prefixItems": lambda: [inner() for _ in range(pick.randint(1, 2))],
-                    "minItems": count,
-                    "maxItems": count,
-                    "uniqueItems": lambda: True,
-                }
-        return {}
+def of_tool(schema: dict[str, Any]) -> Any:
+    """The grammar of a strict tool's arguments."""
+    from vllm.sampling_params import StructuredOutputsParams
+    from vllm.v1.structured_output.backend_xgrammar import validate_xgrammar_grammar
+
+    node = {"type": "json_schema", "json_schema": schema}
+    tag = json.dumps({"type": "structural_tag", "format": node})
+    params = vllm_formats.limit_whitespace(StructuredOutputsParams(structural_tag=tag))
+    validate_xgrammar_grammar(SimpleNamespace(structured_outputs=params))
+    return compiler().compile_structural_tag(params.structural_tag)
 
 
 def accepted(schema: dict[str, Any]) -> bool:
@@ -137,51 +84,95 @@ def accepted(schema: dict[str, Any]) -> bool:
     return True
 
 
-@pytest.mark.parametrize(("seed", "number"), SCHEMAS)
-def test_what_the_gateway_accepts_is_enforced(seed: int, number: int) -> None:
-    import jsonschema
+def texts(grammar: Any, pick: random.Random) -> Iterator[str]:
+    """Texts that a grammar allows."""
+    for _ in range(TEXTS):
+        yield text(grammar, pick)
+
+
+def text(grammar: Any, pick: random.Random) -> str:
+    """One text. It may end wherever the grammar lets it, and does so when it is long."""
     import xgrammar
-    from vllm.v1.structured_output.backend_xgrammar import has_xgrammar_unsupported_json_features
 
-    tokens = xgrammar.TokenizerInfo(
-        VOCABULARY, vocab_type=xgrammar.VocabType.RAW, stop_token_ids=[0]
-    )
-    compiler = xgrammar.GrammarCompiler(tokens, max_threads=1)
-    maker = Maker(seed)
-    finished = 0
-    for schema in (maker.root() for _ in range(number)):
-        if not accepted(schema):
-            continue
-        assert not has_xgrammar_unsupported_json_features(schema), schema
-        grammar = compiler.compile_json_schema(
-            json.dumps(schema), any_whitespace=False, separators=(",", ":")
-        )
-        for _ in range(TEXTS):
-            text = written(xgrammar, grammar, maker.pick)
-            if text is not None:
-                jsonschema.Draft202012Validator(schema).validate(json.loads(text))
-                finished += 1
-    assert finished > number / 2
-
-
-def written(xgrammar: Any, grammar: Any, pick: random.Random) -> str | None:
-    """A text that a grammar allows; None if it did not come to an end."""
     matcher = xgrammar.GrammarMatcher(grammar)
     mask = xgrammar.allocate_token_bitmask(1, len(VOCABULARY))
-    text = ""
+    written = ""
     for step in range(LONGEST):
         matcher.fill_next_token_bitmask(mask)
-        allowed = [i for i in range(len(VOCABULARY)) if int(mask[0, i // 32]) >> (i % 32) & 1]
-        assert allowed, f"no token may follow {text!r}"
-        if 0 in allowed and (len(allowed) == 1 or pick.random() < 0.5):
-            return text
-        going_on = [i for i in allowed if i]
-        ending = [i for i in going_on if VOCABULARY[i] in ENDINGS]
-        hurry = ending and pick.random() < 0.35 + step / 200
-        token = pick.choice(ending if hurry else going_on)
+        bits = [int(each) & 0xFFFFFFFF for each in mask[0]]
+        allowed = [i for i in range(len(VOCABULARY)) if bits[i // 32] >> (i % 32) & 1]
+        assert allowed, f"no character may follow {written!r}"
+        hurry = step >= PATIENCE
+        if STOP in allowed and (hurry or len(allowed) == 1 or pick.random() < 0.5):
+            return written
+        token = choice([i for i in allowed if i != STOP], hurry, pick)
         assert matcher.accept_token(token)
-        text += VOCABULARY[token]
-    return None
+        written += VOCABULARY[token]
+    raise AssertionError(f"no end after {written!r}")
+
+
+def choice(allowed: list[int], hurry: bool, pick: random.Random) -> int:
+    endings = [i for i in ENDINGS if i in allowed]
+    if endings and pick.random() < (0.8 if hurry else 0.45):
+        return endings[0] if hurry else pick.choice(endings)
+    return pick.choice(allowed)
+
+
+def check(schema: dict[str, Any], written: str) -> None:
+    """A text is JSON of the schema, whichever a reader takes of two members with one name."""
+    validate = validator()(
+        schema, format_checker=jsonschema.Draft202012Validator.FORMAT_CHECKER
+    ).validate
+    validate(json.loads(written, parse_constant=refuse))
+    validate(json.loads(written, object_pairs_hook=lambda pairs: dict(reversed(pairs))))
+
+
+def refuse(constant: str) -> None:
+    raise AssertionError(f"{constant} is not JSON")
+
+
+@functools.cache
+def validator() -> Any:
+    """JSON Schema has the regular expressions of JavaScript: letters are ASCII."""
+
+    def pattern(_: Any, value: str, instance: Any, __: Any) -> Iterator[jsonschema.ValidationError]:
+        flags = re.NOFLAG if "\\s" in value else re.ASCII
+        if isinstance(instance, str) and not re.search(value, instance, flags):
+            yield jsonschema.ValidationError(f"{instance!r} does not match {value!r}")
+
+    return jsonschema.validators.extend(jsonschema.Draft202012Validator, {"pattern": pattern})
+
+
+def walk(schema: dict[str, Any], seed: int) -> None:
+    hypothesis.assume(accepted(schema))
+    pick = random.Random(seed)
+    for compiled in (of_format, of_tool):
+        for written in texts(compiled(schema), pick):
+            check(schema, written)
+
+
+def given(examples: int) -> Any:
+    settings = hypothesis.settings(
+        max_examples=examples,
+        deadline=None,
+        derandomize=True,
+        database=None,
+        suppress_health_check=list(hypothesis.HealthCheck),
+    )
+    return lambda test: settings(
+        hypothesis.given(schema_strategies.schemas(), st.integers(0, 2**32))(test)
+    )
+
+
+@given(150)
+def test_what_the_gateway_accepts_is_enforced(schema: dict[str, Any], seed: int) -> None:
+    walk(schema, seed)
+
+
+@pytest.mark.nightly
+@given(5_000)
+def test_what_the_gateway_accepts_is_enforced_at_length(schema: dict[str, Any], seed: int) -> None:
+    walk(schema, seed)
 
 
 def test_a_pattern_that_the_gateway_accepts_is_one_for_the_engine() -> None:

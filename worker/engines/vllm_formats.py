@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from worker.engines import base
+from worker.engines import base, vllm_schemas
 
 BACKEND: Final = {
     # By name: by default vLLM uses the backend of its first structured request for all later ones.
@@ -20,18 +20,27 @@ BACKEND: Final = {
 # valid in JSON. And the correct form.
 _LOOSE: Final = r"[^\"\\\r\n]"
 _CHARACTER: Final = r"[^\"\\\0-\x1f]"
+# An escape in a name that is not declared, where it may still become a declared one. Only there and
+# in the rule of all strings.
+_ESCAPE: Final = r' | ("\\" basic_escape basic_string_sub)'
+_STRINGS: Final = "basic_string_sub"
 
 
 def repair(schema: Any, **more: Any) -> str | None:
-    """The grammar of a JSON schema in which bounded texts have no control characters; None if
-    xgrammar's own is correct. `more`: of `xgrammar.Grammar.from_json_schema`."""
+    """The right grammar of a JSON schema; None if xgrammar's own is. `more`: of
+    `xgrammar.Grammar.from_json_schema`."""
     import xgrammar
 
+    restated = vllm_schemas.restate(schema)
     try:
-        grammar = str(xgrammar.Grammar.from_json_schema(schema, **more))
+        grammar = str(xgrammar.Grammar.from_json_schema(restated, **more))
     except RuntimeError:
         return None  # vLLM refuses it with a reason
-    return grammar.replace(_LOOSE, _CHARACTER) if _LOOSE in grammar else None
+    rules = grammar.replace(_LOOSE, _CHARACTER).split("\n")
+    repaired = "\n".join(
+        each if each.startswith(_STRINGS) else each.replace(_ESCAPE, "") for each in rules
+    )
+    return None if repaired == grammar and restated == schema else repaired
 
 
 def constraint(form: dict[str, Any]) -> Any:

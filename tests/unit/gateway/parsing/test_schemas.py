@@ -12,7 +12,7 @@ import hypothesis
 import hypothesis.strategies as st
 import pytest
 
-from gateway.parsing import schemas
+from gateway.parsing import schema_errors, schemas
 from tailrace.protocol import errors
 from tests.support import cases
 
@@ -42,6 +42,11 @@ ACCEPTED: list[dict[str, Any]] = [
     {"type": "string", "pattern": "^[a-z]{2,}$"},
     {"type": ["string", "null"], "minLength": 1},
     {"type": ["integer", "string", "array"], "minimum": 3, "minLength": 2, "items": INT},
+    {"type": ["integer", "number"], "minimum": 3, "maximum": 4.0},
+    {"type": "number", "exclusiveMinimum": 0, "maximum": 1e-6},
+    {"type": "number", "minimum": 2**53, "maximum": 1e20},
+    {"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1},
+    {"enum": [2**63 - 1, -(2**63), 1e20, {"id": [2**62]}]},
     {"type": "string", "minimum": 3},  # says nothing about strings
     {"type": "integer", "format": "int32"},  # an annotation
     {"enum": ["a", 1, None, {"x": 1}]},
@@ -55,6 +60,11 @@ ACCEPTED: list[dict[str, Any]] = [
     an_object(patternProperties={"^a": INT}),
     an_object(propertyNames={"pattern": "^a"}),
     an_object(propertyNames={"enum": ["a"]}, additionalProperties=INT),
+    {"type": "object", "properties": {"a": INT, "é": INT}, "additionalProperties": False},
+    an_object(properties={"a": INT, "/ b'": TEXT}, additionalProperties=True),
+    an_object(properties={"a": INT}, required=["a"], additionalProperties=INT, minProperties=2),
+    an_object(patternProperties={"^a": INT}, minProperties=1, maxProperties=2),
+    an_object(properties={"é": INT}, additionalProperties=False, unevaluatedProperties=INT),
     {"properties": {"a": INT}},
     {"items": INT},
     {"type": "array", "items": INT, "minItems": 2, "maxItems": 2},
@@ -73,6 +83,13 @@ ACCEPTED: list[dict[str, Any]] = [
     },
     {"$ref": "#/$defs/node", "$defs": {"node": NODE}},
     an_object(properties={"a": {"$ref": "#"}}),
+    {"type": ["object", "null"], "properties": {"a": {"$ref": "#"}}, "required": ["a"]},
+    {
+        "type": ["object", "array"],
+        "properties": {"a": {"$ref": "#"}},
+        "required": ["a"],
+        "items": {"$ref": "#"},
+    },
     {"definitions": {"a b": INT}, "$ref": "#/definitions/a b"},
     an_object(properties={"multipleOf": INT, "type": TEXT, "if": TEXT}),  # names, not keywords
 ]
@@ -174,6 +191,31 @@ REFUSED: list[tuple[Any, str | None, str]] = [
     ({"type": "integer", "minimum": 10**30}, ".minimum", "unsupported_value"),
     ({"type": "number", "minimum": 10**400}, ".minimum", "invalid_type"),
     ({"type": "integer", "exclusiveMinimum": True}, ".exclusiveMinimum", "invalid_type"),
+    # The engine checks integers by themselves also where other numbers are allowed.
+    ({"type": ["integer", "number"], "minimum": 0.5}, ".minimum", "unsupported_value"),
+    (
+        {"type": ["number", "integer"], "exclusiveMinimum": 0, "exclusiveMaximum": 1},
+        ".exclusiveMinimum",
+        "invalid_value",
+    ),
+    ({"type": "integer", "exclusiveMinimum": 2**63 - 1}, ".exclusiveMinimum", "invalid_value"),
+    ({"type": "integer", "minimum": -float(2**63)}, ".minimum", "unsupported_value"),
+    ({"type": "integer", "maximum": 2**64 - 1}, ".maximum", "unsupported_value"),
+    # Bounds of numbers are doubles to the engine.
+    ({"type": "number", "minimum": 2**53 + 1}, ".minimum", "unsupported_value"),
+    ({"type": "number", "maximum": 2**64 - 1}, ".maximum", "unsupported_value"),
+    # It writes at most six decimals, and nothing where none fits.
+    ({"type": "number", "minimum": 1e-7, "maximum": 9e-7}, ".minimum", "invalid_value"),
+    ({"type": "number", "minimum": 0.1234561, "maximum": 0.1234569}, ".minimum", "invalid_value"),
+    (
+        {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1e-6},
+        ".exclusiveMinimum",
+        "invalid_value",
+    ),
+    # An integer beyond 64 bits is a double to it.
+    ({"const": 2**64 - 1}, ".const", "unsupported_value"),
+    ({"type": "integer", "enum": [1, 2**63]}, ".enum", "unsupported_value"),
+    ({"const": {"id": [-(2**63) - 1]}}, ".const", "unsupported_value"),
     # Objects.
     (an_object(properties=[]), ".properties", "invalid_type"),
     (an_object(properties={"a": 5}), ".properties.a", "invalid_type"),
@@ -220,6 +262,43 @@ REFUSED: list[tuple[Any, str | None, str]] = [
     (an_object(propertyNames={"type": "integer"}), ".propertyNames", "unsupported_value"),
     (an_object(propertyNames={"anyOf": [TEXT]}), ".propertyNames", "unsupported_value"),
     (an_object(propertyNames={"enum": [1]}), ".propertyNames.enum", "invalid_value"),
+    # It counts a name that comes twice as two properties.
+    (an_object(additionalProperties=INT, minProperties=2), ".minProperties", "unsupported_value"),
+    (
+        an_object(patternProperties={"^a": INT}, minProperties=2),
+        ".minProperties",
+        "unsupported_value",
+    ),
+    (
+        an_object(properties={"a": INT, "b": INT}, additionalProperties=True, minProperties=2),
+        ".minProperties",
+        "unsupported_value",
+    ),
+    # Of these names it does not exclude every spelling from those of other properties.
+    *(
+        (an_object(properties={name: INT}, **{keyword: TEXT}), f".{keyword}", "unsupported_value")
+        for name in ("é", 'a"b', "a\\b", "a\n")
+        for keyword in ("additionalProperties", "unevaluatedProperties")
+    ),
+    (an_object(additionalProperties=None), ".additionalProperties", "invalid_type"),
+    (an_object(additionalProperties=0), ".additionalProperties", "invalid_type"),
+    (an_object(unevaluatedProperties=None), ".unevaluatedProperties", "invalid_type"),
+    (
+        an_object(
+            properties={"a": INT},
+            additionalProperties=False,
+            unevaluatedProperties=INT,
+            minProperties=2,
+        ),
+        ".minProperties",
+        "invalid_value",
+    ),
+    # It allows any names then.
+    (
+        an_object(propertyNames={"enum": ["a"]}, additionalProperties=False),
+        ".additionalProperties",
+        "unsupported_value",
+    ),
     # Arrays. Without `items` the engine makes `[]`.
     ({"type": "array"}, ".items", "invalid_value"),
     ({"type": "array", "items": [INT]}, ".items", "invalid_type"),
@@ -242,6 +321,19 @@ REFUSED: list[tuple[Any, str | None, str]] = [
     ({"$ref": "#/$defs/a"}, ".$ref", "invalid_value"),
     ({"$ref": "#/$defs/a~1b", "$defs": {"a/b": INT}}, ".$ref", "unsupported_value"),
     ({"$ref": "#/anyOf/0", "$defs": {}}, ".$ref", "invalid_value"),
+    ({"$ref": "#/$defs//a", "$defs": {"": {"a": INT}, "a": TEXT}}, ".$ref", "unsupported_value"),
+    # No text of these ends.
+    (an_object(properties={"a": {"$ref": "#"}}, required=["a"]), "", "invalid_value"),
+    ({"type": "array", "prefixItems": [{"$ref": "#"}]}, "", "invalid_value"),
+    ({"type": "array", "items": {"$ref": "#"}, "minItems": 1}, "", "invalid_value"),
+    (
+        an_object(
+            properties={"b": INT, "a": {"$ref": "#/$defs/c"}},
+            **{"$defs": {"c": an_object(properties={"a": {"$ref": "#/$defs/c"}}, minProperties=1)}},
+        ),
+        ".$defs.c",
+        "invalid_value",
+    ),
     ({"$ref": "#"}, "", "invalid_value"),
     (
         {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}},
@@ -313,9 +405,9 @@ class TestBounds:
 
 
 def test_a_name_in_a_path_is_printable_and_bounded() -> None:
-    assert schemas.member("s", "ok-name") == "s.ok-name"
-    assert schemas.member("s", "a'\n\\b") == "s['a???b']"
-    assert len(schemas.member("s", "é" * 1000)) < 80
+    assert schema_errors.member("s", "ok-name") == "s.ok-name"
+    assert schema_errors.member("s", "a'\n\\b") == "s['a???b']"
+    assert len(schema_errors.member("s", "é" * 1000)) < 80
 
 
 KEYWORDS = st.sampled_from(
