@@ -33,7 +33,7 @@ LONGEST = 1_500  # steps
 STOP = 0
 VOCABULARY = ["</s>", *map(chr, range(128)), *"\xa0ÃéüÿŸ日一😀\u2028"]
 # In the order in which they are preferred when a text shall end.
-ENDINGS = [ord(char) + 1 for char in '"}]@:/0123456789,ntfeaxz.']
+ENDINGS = [ord(char) + 1 for char in '"@}]:/0123456789,ntfeaxz.']
 
 CHARACTERS = 'ab01^$|()[]{}?*+.,-\\dnu"<:=-wsSx/é'
 
