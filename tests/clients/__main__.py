@@ -146,6 +146,7 @@ def table(results: list[Result]) -> str:
         "the scripted engine. “Killed” scenarios end every worker with SIGKILL in the middle of a",
         "tool call or a JSON object; the client must see what it sees without. “A conversation”",
         "is one of the Conversations API; gateways are killed and Redis is emptied between turns.",
+        "curl and the JDK are those of the machine.",
         "",
         "| client | version | result |",
         "|---|---|---|",

@@ -177,7 +177,7 @@ def a_method_that_is_not_there() -> str:
 def a_body_after_expect_continue() -> str:
     """curl asks first whether it may send it."""
     sent = encoded(
-        {**SAY, "input": [{"role": "user", "content": t} for t in ("x" * 100_000, "hello there")]}
+        {**SAY, "input": [{"role": "user", "content": t} for t in ("x" * 12_000, "hello there")]}
     )
     answer = curl("/responses", "--http2", "--header", "Expect: 100-continue", data=sent)
     check(QUOTED in answer.text, answer)
