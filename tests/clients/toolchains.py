@@ -20,7 +20,7 @@ from pipelines.analytics import programs
 
 HERE: Final = Path(__file__).resolve().parent
 ROOT: Final = HERE.parents[1]
-INSTALL_S: Final = 580
+INSTALL_S: Final = 1_800  # openai-go takes minutes of CPU to compile
 _PIN: Final = re.compile(r"^([A-Za-z0-9._-]+)(?:\[[^\]]*\])?==([^\s;\\]+)", re.MULTILINE)
 _MODULE: Final = re.compile(r"^\s*(?:require\s+)?(\S+)\s+v(\S+)$", re.MULTILINE)
 _ARTIFACT: Final = re.compile(
