@@ -13,11 +13,14 @@ from typing import Any, Final
 from gateway.parsing.schema_errors import Schema, invalid, member, unsupported
 from tailrace.protocol import errors
 
-KEYWORDS: Final = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
+_EXCLUDES: Final = ("exclusiveMinimum", "exclusiveMaximum")
+KEYWORDS: Final = ("minimum", "maximum", *_EXCLUDES)
 
 _LEAST: Final = -(2**63)
 _MOST: Final = 2**63 - 1
 _DECIMALS: Final = 6
+# From here on the number of six decimals that follows a bound may be read as the bound itself.
+_EXCLUSIVE: Final = 2**32
 # Digits of any double with six decimals, exactly.
 _EXACT: Final = decimal.Context(prec=400)
 
@@ -36,6 +39,8 @@ def check_range(schema: Schema, where: str, types: list[str]) -> None:
             raise unsupported(where, keyword, "it is not a 64-bit integer")
         if "number" in types and float(value) != value:
             raise unsupported(where, keyword, "it is not a double")
+        if "number" in types and keyword in _EXCLUDES and abs(value) >= _EXCLUSIVE:
+            raise unsupported(where, keyword, "for numbers it is below 2^32")
     if bounds and "integer" in types:
         _check_whole_numbers(bounds, where)
     if bounds and "number" in types:

@@ -36,7 +36,8 @@ ACCEPTED: list[dict[str, Any]] = [
     {"title": "T", "description": "d", "$schema": "http://json-schema.org/draft-07/schema#"},
     {"type": "integer", "minimum": 1, "maximum": 1.0, "default": 1, "examples": [1, {"a": 1}]},
     {"type": "integer", "exclusiveMinimum": 5, "exclusiveMaximum": 7},
-    {"type": "number", "minimum": 0.5, "exclusiveMaximum": 1e300},
+    {"type": "number", "minimum": 0.5, "exclusiveMaximum": 2**32 - 1},
+    {"type": "number", "minimum": -1e300, "maximum": 1e300},
     {"type": "string", "minLength": 0, "maxLength": 30},
     {"type": "string", "format": "date-time"},
     {"type": "string", "pattern": "^[a-z]{2,}$"},
@@ -212,6 +213,13 @@ REFUSED: list[tuple[Any, str | None, str]] = [
         ".exclusiveMinimum",
         "invalid_value",
     ),
+    # The number of six decimals next to it is the same double.
+    (
+        {"type": "number", "minimum": 0.5, "exclusiveMaximum": 1e300},
+        ".exclusiveMaximum",
+        "unsupported_value",
+    ),
+    ({"type": "number", "exclusiveMinimum": -(2**32)}, ".exclusiveMinimum", "unsupported_value"),
     # An integer beyond 64 bits is a double to it.
     ({"const": 2**64 - 1}, ".const", "unsupported_value"),
     ({"type": "integer", "enum": [1, 2**63]}, ".enum", "unsupported_value"),
