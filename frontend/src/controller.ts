@@ -13,7 +13,7 @@ import { contextOf, wholeContext } from "./core/context";
 import type { FeedEvent } from "./core/feed";
 import type { Incoming, Place } from "./core/protocol";
 import { REPLAY_MS, Watchlist, type WatchCommand } from "./core/watchlist";
-import { askProblem, continueProblem, expiredProblem, isTransient, isRefusal, LOCKED } from "./core/messages";
+import { askProblem, continueProblem, expiredProblem, isTransient, isRefusal, needsSignIn, signInProblem, LOCKED } from "./core/messages";
 import { DEFAULT_SETTINGS, type Settings } from "./core/settings";
 import { texts } from "./core/words";
 import { ApiError, UNREACHABLE, type Ask, type Engine } from "./edge/api";
@@ -81,9 +81,14 @@ export class Controller {
     });
   }
 
-  /** Loads what this browser stores for a user (null: no user), before any request. The data of
-      another user is dropped. */
+  /** Loads what this browser stores for a user (null: what was asked without one), before any
+      request. The data of another user is dropped. */
   load(owner: string | null): void {
+    // A reply to this tab may never arrive under the former user. When that user is back, any tab
+    // sends the question again, with the same key.
+    for (const { id, turns } of this.all()) {
+      for (const turn of turns) if (turn.phase === "sending" && turn.tab === this.parts.tab) this.fail(id, turn, signInProblem(this.parts.store.recipient));
+    }
     this.cache.load(owner);
     if (this.started) this.resumeAll();
   }
@@ -369,13 +374,15 @@ export class Controller {
         this.onAccepted(conversationId, turn, await this.submit(conversation, turn));
         return;
       } catch (error) {
+        if (!this.isSending(conversationId, turn)) return;
         const { status, fault, retryAfterMs } =
           error instanceof ApiError ? error : { status: 500, fault: { code: "page_error", message: String(error) }, retryAfterMs: null };
         const offline = status === 0 && !this.parts.online();
         const now = this.parts.now();
         if (!isTransient(status) || offline || tries >= ASK_TRIES || (retryAfterMs ?? 0) > LONGEST_WAIT_MS) {
           const refusal = retryAfterMs === null ? null : { status, until: now + retryAfterMs };
-          this.fail(conversationId, turn, (turn.before.length > 0 ? continueProblem : askProblem)(status, fault, refusal, now));
+          const problem = turn.before.length > 0 ? continueProblem : askProblem;
+          this.fail(conversationId, turn, needsSignIn(status, fault) ? signInProblem(this.parts.store.recipient) : problem(status, fault, refusal, now));
           return;
         }
         const wait = retryAfterMs ?? 400 * 2 ** tries;
@@ -390,6 +397,7 @@ export class Controller {
 
   private async submit(conversation: Conversation, turn: Turn): Promise<string> {
     const remote = await this.parts.ensureRemote(conversation);
+    this.checkUnchanged(conversation, turn);
     const remoteConversation = { ...conversation, remote };
     if (remote !== null && conversation.remote === null) this.setRemote(conversation.id, remote);
     const context = contextOf(remoteConversation, turn.id);
@@ -405,9 +413,20 @@ export class Controller {
       // it: then all messages are sent. A continuation cannot be sent so: the model would reply to
       // the text instead of continuing it.
       if (remote !== null || context.previousResponseId === null || turn.before.length > 0 || !(error instanceof ApiError) || !isForgotten(error)) throw error;
+      this.checkUnchanged(conversation, turn);
       const input = wholeContext(conversation, turn.id);
       return this.parts.api.ask({ ...ask, key: `${key}.whole`, input, previousResponseId: null });
     }
+  }
+
+  // Meanwhile another user may have signed in, for whom the question must not be sent.
+  private checkUnchanged(conversation: Conversation, turn: Turn): void {
+    if (!this.isSending(conversation.id, turn)) throw new Error("the question changed, or another user is signed in");
+  }
+
+  private isSending(conversationId: string, { id, revision }: Turn): boolean {
+    const turn = this.cache.turn(conversationId, id);
+    return turn?.phase === "sending" && turn.revision === revision;
   }
 
   private setRemote(conversationId: string, remote: string): void {

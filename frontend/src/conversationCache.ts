@@ -27,16 +27,18 @@ export class ConversationCache {
 
   constructor(private readonly parts: ConversationCacheParts) {}
 
-  /** Loads the conversations of a user (null: no user), and drops those of another one. */
+  /** Loads the conversations of a user (null: those without a user), and drops those of another
+      one. Questions from before the sign-in stay if they belong to this user. */
   load(owner: string | null): void {
     this.flush();
-    // Questions from before the user was known become theirs.
-    const unowned = this.owner === null ? this.all() : [];
-    if (unowned.length === 0) for (const id of [...this.conversations.keys()]) this.drop(id);
+    const { store } = this.parts;
+    const isTheirs = this.owner === null && (store.recipient === null || store.recipient === owner);
+    if (!isTheirs) for (const { id } of this.all()) this.drop(id);
     this.owner = owner;
-    this.parts.store.setOwner(owner);
-    for (const { id } of unowned) this.write(id);
-    for (const conversation of this.parts.store.all()) {
+    this.storedIds.clear();
+    store.setOwner(owner);
+    for (const { id } of this.all()) this.write(id);
+    for (const conversation of store.all()) {
       this.storedIds.add(conversation.id);
       this.put(conversation);
     }

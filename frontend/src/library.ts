@@ -249,7 +249,8 @@ export class Library {
   async ensureRemote(conversation: Conversation): Promise<string | null> {
     if (conversation.remote !== null) return conversation.remote;
     // A conversation on the server cannot continue answers that were made without one.
-    if (conversation.turns.some(({ answer }) => answer !== null) || !(await this.keepsConversations())) return null;
+    const user = this.user;
+    if (conversation.turns.some(({ answer }) => answer !== null) || !(await this.keepsConversations()) || user !== this.user) return null;
     const remote = await this.parts.api.create(conversation.id, conversations.title(conversation), toMetadata(conversation.settings));
     this.turns.begin(remote);
     return remote;
@@ -291,8 +292,9 @@ export class Library {
     const copy = this.parts.copies.get(id);
     if (copy?.remote == null || !isUnnamed(copy, turn) || turn.parent !== null || turn.tab !== this.parts.tab) return;
     if (turn.answer === null || turn.answer.text === "" || turn.answer.status === "failed") return;
+    const user = this.user;
     void this.orWarn(async () => {
-      if (!(await this.parts.server()).titles) return;
+      if (!(await this.parts.server()).titles || user !== this.user) return;
       const name = titleIn(await this.parts.api.titleFor(turn.model, turn.question, turn.answer?.text ?? ""));
       const now = this.parts.copies.get(id);
       if (name !== "" && now !== null && isUnnamed(now, turn)) await this.rename(id, name);

@@ -5,13 +5,13 @@ import "./chats.css";
 import "./questionInput.css";
 import { Controller } from "./controller";
 import type { Attachment, Kind } from "./core/attachments";
-import { uploadWords } from "./core/messages";
+import { needsSignIn, uploadWords } from "./core/messages";
 import { languageOf, preference, texts, useLanguage } from "./core/words";
 import { Api, ApiError, type Config } from "./edge/api";
 import { storeConfig, loadConfig } from "./edge/storedConfig";
 import { forgetUser, storeUser, loadUser } from "./edge/storedUser";
 import { updateServiceWorker } from "./edge/serviceWorker";
-import { Session, popFragment } from "./edge/session";
+import { Session, popFragment, subject } from "./edge/session";
 import { Shares } from "./edge/shares";
 import { Conversations } from "./edge/conversations";
 import { Library } from "./library";
@@ -27,6 +27,7 @@ import { ExportSection } from "./view/exportSection";
 import { ShareSection } from "./view/shareSection";
 import { LinkSignIn } from "./view/linkSignIn";
 import { SignIn } from "./view/signin";
+import { UploadError } from "./view/tray";
 
 function newId(): string {
   return Array.from(crypto.getRandomValues(new Uint8Array(12)), (byte) => byte.toString(16).padStart(2, "0")).join("");
@@ -67,10 +68,14 @@ async function begin(): Promise<void> {
   // answers into the first frame.
   if (document.querySelector('link[data-chat][rel="modulepreload"]') !== null) await markdown.wait(MARKDOWN_WAIT_MS);
   document.documentElement.lang = texts().code;
-  const signIn = new SignIn(
-    (credential) => session.submitCredential(credential),
-    () => watchSocket.connectNow(),
-  );
+  const signIn = new SignIn({
+    submitCredential: (credential) => session.submitCredential(credential),
+    offer: async () => {
+      const credential = await session.offeredCredential();
+      return credential === null ? null : { credential, who: subject(credential) };
+    },
+    onSignIn: () => watchSocket.connectNow(),
+  });
   let isStarted = false;
   let owner = loadUser(local);
   const linkSignIn = new LinkSignIn();
@@ -89,15 +94,25 @@ async function begin(): Promise<void> {
     onSignOut: () => forgetUser(local),
     onUserChange: (who) => {
       account.show(who);
+      if (who !== null) signIn.element.close(); // also after a sign-in in another tab
       if (who !== null) switchUser(who);
       else if (loadUser(local) === null) switchUser(null);
       if (!isStarted) return;
       // The open socket belongs to another user.
       watchSocket.stop();
-      if (who !== null) watchSocket.connectNow();
-      else app.setConnection({ kind: "refused", words: texts().signedOut });
+      connect();
     },
   });
+  const connect = (): void => {
+    if (!session.isSignedOut) return watchSocket.connectNow();
+    app.setConnection({ kind: "signedOut", words: texts().signedOut });
+    getConfig().catch(() => undefined); // the models, for a question that waits for the sign-in
+  };
+  /** The reader wants a connection. */
+  const connectOrSignIn = (): void => {
+    if (session.isSignedOut) signIn.open(texts().credentialNeeded);
+    else watchSocket.connectNow();
+  };
   const api = new Api("", session);
 
   let cancelPoll = (): void => undefined; // cancels a planned poll
@@ -131,13 +146,19 @@ async function begin(): Promise<void> {
     return config;
   };
 
+  // Where the reader must sign in, a button says how.
+  const onRefuse = async (words: string): Promise<void> => {
+    app.setConnection({ kind: "refused", words });
+    if (!session.isSignedOut) await session.check();
+    if (session.isSignedOut) app.setConnection({ kind: "signedOut", words });
+  };
   let hasOpened = false;
   const addressChance = Math.random();
   const watchSocket = new WatchSocket({
     urls: async () => watchAddresses(await getConfig(), addressChance),
     ticket: () =>
       api.ticket().catch((error: unknown) => {
-        throw error instanceof ApiError && (error.status === 401 || error.status === 403) ? new TicketRefused(error.message) : error;
+        throw error instanceof ApiError && (error.status === 401 || error.status === 403) ? new TicketRefused(session.isSignedOut ? texts().signedOut : texts().credentialRefused) : error;
       }),
     renew: () => session.renew(),
     refresh: () => session.refresh(),
@@ -147,7 +168,8 @@ async function begin(): Promise<void> {
     chance: () => Math.random(),
     onState: (state) => {
       if (state.kind !== "open") controller.onSocketClose();
-      app.setConnection(navigator.onLine || state.kind === "open" || state.kind === "refused" ? state : { kind: "offline" });
+      if (state.kind === "refused") void onRefuse(state.words);
+      else app.setConnection(navigator.onLine || state.kind === "open" ? state : { kind: "offline" });
     },
     onOpen: () => {
       controller.onSocketOpen();
@@ -196,30 +218,37 @@ async function begin(): Promise<void> {
   const language = new LanguageChoice({ storage: local, tab, reload: () => location.reload(), onRefuse: () => app.toast(texts().languageNotKept) });
   const upload = (blob: Blob, name: string, kind: Kind, key: string): Promise<Attachment> =>
     api.upload(blob, name, kind, key).catch((error: unknown) => {
-      throw error instanceof ApiError ? new Error(uploadWords(error.status, error.fault, error.retryAfterMs)) : error;
+      if (!(error instanceof ApiError)) throw error;
+      throw new UploadError(uploadWords(error.status, error.fault, error.retryAfterMs), needsSignIn(error.status, error.fault));
     });
   const pictures = new Pictures({ content: (id) => api.content(id), inputImages: (id) => api.inputImages(id), decode: decodePreview, blobOf });
-  const app = new App(root, controller, library, store, { pictures, prepare, upload, newId }, local, () => watchSocket.connectNow(), account.element, language, [share, new ExportSection((id) => controller.get(id))], () => api.engine());
+  const app = new App(root, controller, library, store, { pictures, prepare, upload, newId }, local, connectOrSignIn, account.element, language, [share, new ExportSection((id) => controller.get(id))], () => api.engine());
   document.body.append(signIn.element, linkSignIn.element);
 
   const switchUser = (who: string | null): void => {
     if (who === owner) return;
+    const isOthers = who !== null && store.recipient !== null && store.recipient !== who;
+    const isHidden = isOthers && isStarted && (owner !== null || controller.all().length > 0 || app.hasInput);
     owner = who;
     if (who !== null) storeUser(local, who);
     controller.load(who);
     library.reset();
-    app.start(who !== null);
+    app.start(who !== null, store.recipient, isHidden);
   };
 
   // The browser's report about the network may be wrong: a server on this machine can be reached
   // without a network.
   const probe = async (): Promise<void> => {
-    if (watchSocket.isOpen && !(await api.isReachable(PROBE_MS))) watchSocket.drop();
+    if (session.isSignedOut) await session.check();
+    else if (watchSocket.isOpen && !(await api.isReachable(PROBE_MS))) watchSocket.drop();
     else watchSocket.connectNow();
   };
   window.addEventListener("online", () => void probe());
   window.addEventListener("offline", () => void probe());
   window.addEventListener("storage", (event) => session.onStorage(event));
+  window.addEventListener("beforeunload", (event) => {
+    if (app.isUploading) event.preventDefault();
+  });
   window.addEventListener("pagehide", () => controller.flush());
   document.addEventListener("visibilitychange", () => {
     if (document.visibilityState === "hidden") controller.flush();
@@ -230,12 +259,12 @@ async function begin(): Promise<void> {
   account.show(owner);
   controller.load(owner);
   if (lastConfig !== null) app.offer(lastConfig);
-  app.start(owner !== null);
+  app.start(owner !== null, store.recipient);
   if (language.popChoice()) app.toLanguage();
   await session.start(fragment);
   isStarted = true;
   controller.start();
-  watchSocket.connectNow();
+  connect();
   if (!import.meta.env.DEV) {
     await updateServiceWorker({ workers: navigator.serviceWorker, caches: window.caches, fetch: (path, options) => fetch(path, options) });
   }

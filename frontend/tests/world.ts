@@ -67,6 +67,7 @@ export class SharedStorage {
     };
     const store: Store = {
       setOwner: () => undefined,
+      recipient: "alice",
       all: () => [...this.records.values()].map(readConversation).filter((each) => each !== null),
       read: (id) => readConversation(this.records.get(id) ?? "null-is-not-a-conversation"),
       write: (conversation) => {
@@ -173,8 +174,9 @@ export class Tab {
     storage: SharedStorage,
     clock: Clock,
     name: string,
+    store: Store = storage.tab(),
   ) {
-    this.store = storage.tab();
+    this.store = store;
     let ids = 0;
     this.controller = new Controller({
       store: this.store,
@@ -194,10 +196,10 @@ export class Tab {
     server.watchers.add(this);
   }
 
-  begin(): this {
-    this.controller.load("alice");
+  begin(owner: string | null = "alice"): this {
+    this.controller.load(owner);
     this.controller.start();
-    this.connect();
+    if (owner !== null) this.connect();
     return this;
   }
 

@@ -70,6 +70,12 @@ class Chat:
     def connected(self, timeout: float = 30_000) -> None:
         self.page.wait_for_selector('.status[data-state="open"]', timeout=timeout)
 
+    def submit_credential(self, credential: str) -> None:
+        """In the dialog that asks for one."""
+        self.page.get_by_label("Credential").fill(credential)
+        dialog = self.page.get_by_role("dialog")
+        dialog.get_by_role("button", name="Sign in", exact=True).click()
+
     def ask(self, question: str) -> None:
         """Asks and waits until the question stands on the page: before that the last turn, and its
         status, is the question before."""

@@ -223,8 +223,7 @@ def test_another_user_of_the_browser_sees_nothing_and_the_first_one_finds_all(
         assert "secret" not in each.page.content()
 
     def sign_in(subject: str) -> None:
-        chat.page.get_by_label("Credential").fill(chat.stack.token(subject))
-        chat.page.get_by_role("dialog").get_by_role("button", name="Sign in").click()
+        chat.submit_credential(chat.stack.token(subject))
         chat.connected()
 
     sign_in("bob")
@@ -253,8 +252,7 @@ def test_a_question_asked_after_the_session_ended_is_sent_after_the_sign_in(
     chat.page.wait_for_selector('.turn[data-status="unsent"]', state="attached")
     for path in ("responses", "session"):
         chat.page.unroute(f"**/v1/{path}")
-    chat.page.get_by_label("Credential").fill(chat.stack.token("dev"))
-    chat.page.get_by_role("dialog").get_by_role("button", name="Sign in").click()
+    chat.submit_credential(chat.stack.token("dev"))
     chat.status("completed")
     assert questions(chat) == ["Who am I?"]
 

@@ -66,8 +66,7 @@ def test_a_page_without_a_network_names_the_user_until_they_sign_out(
     credential = page.get_by_label("Credential")
 
     def sign_in(subject: str) -> None:
-        credential.fill(scripted_stack.token(subject))
-        page.get_by_role("dialog").get_by_role("button", name="Sign in").click()
+        chat.submit_credential(scripted_stack.token(subject))
         chat.connected()
 
     def reload_without_a_network() -> None:
@@ -189,7 +188,7 @@ def test_a_sign_in_that_failed_says_why_where_the_reader_is(fed: FedPage, tmp_pa
             error = {"message": "no", "type": "x", "param": None, "code": "y"}
             route.fulfill(status=answers[0], json={"error": error}, headers={"retry-after": "30"})
         else:
-            route.fulfill(json={"subject": "reader", "token": "t"})
+            route.fulfill(json={"subject": "reader", "token": "token of reader"})
 
     page.route("**/v1/session", session)
     page.goto(fed_page.ORIGIN)
@@ -207,8 +206,7 @@ def test_a_sign_in_that_failed_says_why_where_the_reader_is(fed: FedPage, tmp_pa
         (0, good, "The server can't be reached."),
     ):
         answers[:] = [status]
-        field.fill(given)
-        page.get_by_role("button", name="Sign in").click()
+        chat.submit_credential(given)
         sync_api.expect(said).to_contain_text(why)
         sync_api.expect(field).to_be_focused()
         assert field.get_attribute("aria-invalid") == "true"
@@ -217,7 +215,7 @@ def test_a_sign_in_that_failed_says_why_where_the_reader_is(fed: FedPage, tmp_pa
     screens.measure("a sign-in that failed")
     page.screenshot(path=tmp_path / "signin.png")
     answers.clear()
-    page.get_by_role("button", name="Sign in").click()
+    chat.submit_credential(good)
     chat.connected()
     sync_api.expect(page.get_by_role("dialog")).to_have_count(0)
 

@@ -3,6 +3,7 @@ arrive, and when."""
 
 from __future__ import annotations
 
+import base64
 import itertools
 import json
 import mimetypes
@@ -24,6 +25,12 @@ CONFIG: Final[dict[str, Any]] = {
 }
 
 
+def credential(subject: str) -> str:
+    """In the form of a credential, with this user and without a signature."""
+    claims = base64.urlsafe_b64encode(json.dumps({"sub": subject}).encode()).decode().rstrip("=")
+    return f"e30.{claims}.c2ln"
+
+
 class Services:
     """What the pages of one browser profile reach under ORIGIN.
 
@@ -33,6 +40,11 @@ class Services:
         refusals: what the next requests for responses are answered instead: status, code and
             `retry-after`.
         watched: the positions that watches began behind; -1 is the beginning.
+        user: who is signed in; None: nobody, as after the session has ended.
+        development_user: whose credential the gateway hands out; None: it hands out none.
+        askers: by request for a response, who was signed in.
+        begins_anew: the events so far are not those of the response that is asked for next.
+        loses_reply: the next request for a response is accepted, and its reply is lost.
     """
 
     def __init__(self, context: sync_api.BrowserContext) -> None:
@@ -40,7 +52,14 @@ class Services:
         self.asked: list[dict[str, Any]] = []
         self.refusals: list[tuple[int, str, str]] = []
         self.watched: list[int] = []
-        self._sockets: list[sync_api.WebSocketRoute] = []
+        self.user: str | None = "reader"
+        self.development_user: str | None = None
+        self.askers: list[str] = []
+        self.begins_anew = False
+        self.loses_reply = False
+        self._keys: dict[str, str] = {}
+        self._open_sockets: list[sync_api.WebSocketRoute] = []
+        self._sockets: list[sync_api.WebSocketRoute] = []  # those that watch the newest response
         self._ids = itertools.count(1)
         context.route(f"{ORIGIN}/**", self._answer)
         context.route_web_socket(f"{ORIGIN.replace('http', 'ws')}/v1/watch", self._open)
@@ -55,6 +74,12 @@ class Services:
         for socket in self._sockets:
             self._send(socket, events)
 
+    def close_sockets(self, code: int) -> None:
+        for socket in list(self._open_sockets):
+            socket.close(code=code)
+        self._open_sockets.clear()
+        self._sockets.clear()
+
     def next_response(self) -> None:
         """What is fed from now on belongs to the response that is asked for next."""
         self.events = []
@@ -66,15 +91,25 @@ class Services:
             error = {"message": code, "type": "requests", "param": None, "code": code}
             route.fulfill(status=status, json={"error": error}, headers={"retry-after": after})
             return
+        if path == "/v1/session":
+            self._change_session(route)
+            return
+        if path.startswith("/v1/") and (refusal := self._refusal(route.request)) is not None:
+            status, code = refusal
+            error = {"message": code, "type": "requests", "param": None, "code": code}
+            route.fulfill(status=status, json={"error": error})
+            return
         if path == "/v1/responses":
-            self.asked.append(route.request.post_data_json or {})
+            self._ask(route)
+            return
         known: dict[str, Any] = {
             "/config.json": CONFIG,
             "/ready": {"ready": True, "engine": {"state": "ready", "workers": 1, "detail": ""}},
-            "/v1/session": {"subject": "reader", "token": "t"},
             "/v1/tickets": {"ticket": "ticket", "expires_in": 30},
-            "/v1/responses": {"id": self.response_id, "status": "queued"},
+            "/v1/files": {"id": "file_1", "expires_at": 4_000_000_000},
         }
+        if self.development_user is not None:
+            known["/dev/credential"] = {"credential": credential(self.development_user)}
         if path in known:
             route.fulfill(json=known[path])
             return
@@ -88,6 +123,38 @@ class Services:
             headers={"content-type": kind, **served.security_headers(path, [])},
         )
 
+    def _change_session(self, route: sync_api.Route) -> None:
+        if route.request.method == "POST":
+            given: str = (route.request.post_data_json or {})["credential"]
+            self.user = json.loads(base64.urlsafe_b64decode(given.split(".")[1] + "=="))["sub"]
+        elif route.request.method == "DELETE":
+            self.user = None
+        token = None if self.user is None else f"token of {self.user}"
+        route.fulfill(json={"subject": self.user, "token": token})
+
+    def _refusal(self, request: sync_api.Request) -> tuple[int, str] | None:
+        if self.user is None:
+            return 401, "invalid_api_key"
+        token = request.headers.get("x-tailrace-session")
+        if request.method == "POST" and token != f"token of {self.user}":
+            return 403, "session_token_missing"
+        return None
+
+    def _ask(self, route: sync_api.Route) -> None:
+        key = route.request.headers["idempotency-key"]
+        self.askers.append(self.user or "")
+        if key not in self._keys:
+            self.asked.append(route.request.post_data_json or {})
+            self._keys[key] = self.response_id
+            if self.begins_anew:
+                self.begins_anew = False
+                self.next_response()
+        if self.loses_reply:
+            self.loses_reply = False
+            route.abort()
+        else:
+            route.fulfill(json={"id": self._keys[key], "status": "queued"})
+
     def _open(self, socket: sync_api.WebSocketRoute) -> None:
         def heard(message: str | bytes) -> None:
             command = json.loads(message)
@@ -98,10 +165,14 @@ class Services:
             self._sockets.append(socket)
             self._send(socket, self.events[after + 1 :])
 
+        def closed(*_: object) -> None:
+            for sockets in (self._open_sockets, self._sockets):
+                if socket in sockets:
+                    sockets.remove(socket)
+
+        self._open_sockets.append(socket)
         socket.on_message(heard)
-        socket.on_close(
-            lambda *_: self._sockets.remove(socket) if socket in self._sockets else None
-        )
+        socket.on_close(closed)
 
     def _send(self, socket: sync_api.WebSocketRoute, events: Sequence[dict[str, Any]]) -> None:
         if events:

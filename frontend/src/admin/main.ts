@@ -37,7 +37,7 @@ async function begin(): Promise<void> {
   };
   const CREDENTIAL_HINT = "This page needs a credential with the scope admin.";
   const NOT_SIGNED_IN = "You are not signed in.";
-  const signIn = new SignIn((credential) => session.submitCredential(credential), pollAll, "tailrace token --scopes read,admin");
+  const signIn = new SignIn({ submitCredential: (credential) => session.submitCredential(credential), offer: () => Promise.resolve(null), onSignIn: pollAll }, "tailrace token --scopes read,admin");
   const linkSignIn = new LinkSignIn();
   const account = new Account(() => {
     void session.signOut().then((isSignedOut) => {

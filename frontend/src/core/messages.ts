@@ -13,7 +13,6 @@ import { texts } from "./words";
 export function askProblem(status: number, fault: Fault, refusal: Refusal | null, now: number): Problem {
   const code = fault.code;
   if (status === 0) return { code, again: true, waits: true, words: texts().unreachableKept };
-  if (status === 401) return { code, again: true, waits: true, words: texts().signedOutQuestion };
   if (code === TOO_LONG) return { code, again: false, words: texts().chatTooLong };
   if (code === LOCKED) return { code, again: true, waits: true, words: texts().chatLocked };
   if (code === "conversation_not_found") return { code, again: false, words: texts().chatGone };
@@ -22,6 +21,16 @@ export function askProblem(status: number, fault: Fault, refusal: Refusal | null
   if (isRefusal(status)) return { code, again: true, words: serverRefusalWords(status, refusal, now), ...(refusal === null ? {} : { refused: refusal }) };
   if (status >= 500) return { code, again: true, words: texts().serverFailed };
   return { code, again: false, words: fault.message };
+}
+
+/** Whether the reader must sign in before the request can be accepted. */
+export function needsSignIn(status: number, { code }: Fault): boolean {
+  return status === 401 || code === "session_token_missing";
+}
+
+/** The problem of a question that waits for a sign-in. `recipient`: of this user; null: of any. */
+export function signInProblem(recipient: string | null): Problem {
+  return { code: "signed_out", again: true, waits: true, words: recipient === null ? texts().sentAfterSignIn : texts().sentAfterSameSignIn };
 }
 
 /** The error code where an answer of the same chat is running, requested on another device. */
@@ -77,8 +86,8 @@ export function expiredProblem(name: string): Problem {
 
 /** Why a file was not uploaded. */
 export function uploadWords(status: number, fault: Fault, retryAfterMs: number | null): string {
+  if (needsSignIn(status, fault)) return texts().uploadAfterSignIn;
   if (status === 0) return texts().unreachable;
-  if (status === 401) return texts().signedOut;
   if (status === 403) return texts().mayNotAsk;
   if (fault.code === "too_many_files") return texts().uploadLimit;
   if (status === 429) return texts().busy(delayWords(retryAfterMs));

@@ -2,6 +2,7 @@
 
 import type { Attachment, Kind } from "../core/attachments";
 import type { Context } from "../core/context";
+import { needsSignIn } from "../core/messages";
 import { readFault, type Fault } from "../core/protocol";
 import { texts } from "../core/words";
 
@@ -168,8 +169,7 @@ export class Api {
     try {
       return await this.call(method, path, body, { ...headers, ...this.session.headers() });
     } catch (error) {
-      const over = error instanceof ApiError && (error.status === 401 || error.fault.code === "session_token_missing");
-      if (!over || !(await this.session.renew())) throw error;
+      if (!(error instanceof ApiError && needsSignIn(error.status, error.fault)) || !(await this.session.renew())) throw error;
       return this.call(method, path, body, { ...headers, ...this.session.headers() });
     }
   }

@@ -9,8 +9,11 @@ import { retryAfter } from "./api";
 
 /** The key under which former versions of the page stored the credential. */
 const FORMER_KEY = "tailrace.credential";
-/** Written at each change, so that other tabs request the session again. */
+/** Written when the reader signs in or out, so that other tabs request the session again. */
 const CHANGE_KEY = "tailrace.session";
+/** The start of its value from a sign-out to the next sign-in. In between, the page accepts no
+    credential from the gateway by itself. */
+const SIGNED_OUT = "out ";
 const TIMEOUT_MS = 15_000;
 
 export interface SessionParts {
@@ -46,6 +49,8 @@ interface SessionReply {
 
 export class Session {
   private who: Who | null = null;
+  /** Whether the gateway last reported that no user is signed in. */
+  isSignedOut = false;
   /** The user whose name is shown. It may be known before the gateway is reached. */
   private visibleUser: string | null;
 
@@ -61,7 +66,10 @@ export class Session {
     if (state === "signed out" && former !== null) ({ state } = await this.signIn(former));
     // The author of the link can read what is asked with its credential. So it replaces another
     // user only if the reader agrees.
-    if (fragment !== null && state !== "away" && (await this.confirmLink(fragment))) ({ state, refusal } = await this.signIn(fragment));
+    if (fragment !== null && state !== "away" && (await this.confirmLink(fragment))) {
+      ({ state, refusal } = await this.signIn(fragment));
+      if (refusal === null) this.notifyTabs("in ");
+    }
     if (state === "signed out") state = await this.signInByGateway();
     // An unreachable gateway may issue a credential later. The reader must sign in when it refused,
     // or when the link was used.
@@ -76,8 +84,18 @@ export class Session {
   /** The reader signs in. Null: it worked. */
   async submitCredential(credential: string): Promise<SignInRefusal | null> {
     const { refusal } = await this.signIn(credential);
-    if (refusal === null) this.notifyTabs();
+    if (refusal === null) this.notifyTabs("in ");
     return refusal;
+  }
+
+  /** A credential that the gateway issues during development; null: none, or it was not reached. */
+  async offeredCredential(): Promise<string | null> {
+    return this.requestCredential().catch(() => null);
+  }
+
+  /** Finds out whether another tab signed in or out. */
+  async check(): Promise<void> {
+    this.setState(await this.request("GET"));
   }
 
   /** false: the gateway could not be reached, and the reader is still signed in. */
@@ -86,18 +104,18 @@ export class Session {
     this.setState(await this.request("GET"));
     if ((await this.request("DELETE")) === "away") return false;
     this.parts.onSignOut();
+    this.notifyTabs(SIGNED_OUT);
     this.setState("signed out");
-    this.notifyTabs();
     return true;
   }
 
   /** Gets a new session after a refusal. false: the reader must sign in, or is another user now. */
   async renew(): Promise<boolean> {
-    const before = this.who?.subject ?? null;
+    const before = this.visibleUser;
     let state = this.setState(await this.request("GET"));
     if (state === "signed out") state = await this.signInByGateway();
     if (state === "signed out") this.parts.requestSignIn(null);
-    return state !== "signed out" && state !== "away" && (before === null || state.subject === before);
+    return state !== "signed out" && state !== "away" && state.subject === before;
   }
 
   /** Tries to get a session that lasts longer, without the reader. */
@@ -107,7 +125,7 @@ export class Session {
 
   /** Another tab signed in or out. */
   onStorage({ storageArea, key }: Pick<StorageEvent, "storageArea" | "key">): void {
-    if (storageArea === this.parts.storage && key === CHANGE_KEY) void this.request("GET").then((state) => this.setState(state));
+    if (storageArea === this.parts.storage && key === CHANGE_KEY) void this.check();
   }
 
   private async confirmLink(credential: string): Promise<boolean> {
@@ -116,19 +134,27 @@ export class Session {
   }
 
   private async signInByGateway(): Promise<SessionState> {
+    if (this.parts.storage?.getItem(CHANGE_KEY)?.startsWith(SIGNED_OUT) === true) return "signed out";
     try {
-      const answer = await fetch(`${this.parts.base}/dev/credential`, { cache: "no-store", credentials: "omit" });
-      if (!answer.ok) return answer.status >= 500 ? "away" : "signed out";
-      const { credential } = (await answer.json()) as { credential?: unknown };
-      if (typeof credential !== "string" || (this.who !== null && subject(credential) !== this.who.subject)) return "signed out";
+      const credential = await this.requestCredential();
+      if (credential === null || (this.who !== null && subject(credential) !== this.who.subject)) return "signed out";
       return (await this.signIn(credential)).state;
     } catch {
       return "away";
     }
   }
 
+  /** null: the gateway issues none. Throws where it could not be reached. */
+  private async requestCredential(): Promise<string | null> {
+    const answer = await fetch(`${this.parts.base}/dev/credential`, { cache: "no-store", credentials: "omit" });
+    if (answer.status >= 500) throw new Error(`status ${answer.status}`);
+    const credential = answer.ok ? ((await answer.json()) as { credential?: unknown }).credential : null;
+    return typeof credential === "string" ? credential : null;
+  }
+
   private setState(state: SessionState): SessionState {
     if (state === "away") return state;
+    this.isSignedOut = state === "signed out";
     this.who = state === "signed out" ? null : state;
     const now = this.who?.subject ?? null;
     if (now !== this.visibleUser) this.parts.onUserChange((this.visibleUser = now));
@@ -168,11 +194,12 @@ export class Session {
     return former;
   }
 
-  private notifyTabs(): void {
+  private notifyTabs(state: "in " | typeof SIGNED_OUT): void {
     try {
-      this.parts.storage?.setItem(CHANGE_KEY, `${Date.now()} ${Math.random()}`);
+      this.parts.storage?.setItem(CHANGE_KEY, `${state}${Date.now()} ${Math.random()}`);
     } catch {
-      // The storage is full: the other tabs notice when the gateway refuses their requests.
+      // The storage is full: the other tabs notice when the gateway refuses their requests. The
+      // removed name of the user leaves space for a sign-out.
     }
   }
 }

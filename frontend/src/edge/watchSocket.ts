@@ -13,7 +13,8 @@ export type WatchSocketState =
   | { kind: "waiting"; until: number }
   | { kind: "refused"; words: string };
 
-/** The server refused to issue a ticket: a new credential is needed first. */
+/** The server refused to issue a ticket: a new credential is needed first. The message is for the
+    reader. */
 export class TicketRefused extends Error {}
 
 /** The used part of a browser's WebSocket. */
@@ -139,7 +140,7 @@ export class WatchSocket {
       ticket = await this.parts.ticket();
     } catch (error) {
       if (openingId !== this.opening) return;
-      if (error instanceof TicketRefused) await this.renewCredential(texts().credentialRefused);
+      if (error instanceof TicketRefused) await this.renewCredential(error.message);
       else this.retry();
       return;
     }

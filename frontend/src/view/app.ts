@@ -31,7 +31,9 @@ export class App {
   private readonly heading = h("h1", { class: "heading" });
   private readonly speaker = new Speaker();
   private readonly toasts = h("div", { class: "toasts", role: "status", "aria-live": "polite" });
-  private readonly banner = h("div", { class: "banner", role: "alert", hidden: true });
+  private readonly bannerWords = h("span");
+  private readonly signIn: HTMLButtonElement;
+  private readonly banner: HTMLElement;
   private readonly welcome: Welcome;
   private readonly latest: HTMLButtonElement;
   private readonly questionInput: QuestionInput;
@@ -56,7 +58,7 @@ export class App {
     root: HTMLElement,
     private readonly controller: Controller,
     private readonly library: Library,
-    drafts: Drafts,
+    private readonly drafts: Drafts,
     private readonly files: QuestionInputParts["files"],
     private readonly storage: Storage | null,
     connectNow: () => void,
@@ -66,6 +68,8 @@ export class App {
     engine: () => Promise<Engine | null>,
   ) {
     this.status = new Status(connectNow);
+    this.signIn = h("button", { type: "button", onclick: connectNow }, texts().signIn);
+    this.banner = h("div", { class: "banner", role: "alert", hidden: true }, this.bannerWords, this.signIn);
     this.questionInput = new QuestionInput({ controller, library, drafts, files, stop: () => this.stop(), toast: (words) => this.toast(words), onQuestion: (id) => this.onQuestion(id) });
     this.composer = this.questionInput.composer;
     const shortcuts = new Shortcuts({ onEscape: () => this.onEscape(), newChat: () => this.open(null), focusQuestion: () => this.composer.field.focus() });
@@ -86,12 +90,18 @@ export class App {
   }
 
   /** Shows the data of the current user, and nothing of another one. Without a user, the chat in
-      the address stays for the next user. */
-  start(signedIn: boolean): void {
+      the address stays for the next user. `recipient`: the user to whom belongs what is typed now;
+      null: the next one. `hidden`: what is shown belongs to another user than the one who signs in. */
+  start(signedIn: boolean, recipient: string | null, hidden = false): void {
     this.toasts.replaceChildren();
-    this.questionInput.forget();
+    this.questionInput.setOwner(signedIn, recipient);
     this.files.pictures.forget();
     this.chats.reset();
+    if (hidden) {
+      this.open(null, false);
+      this.toast(texts().keptForFormerUser);
+      return;
+    }
     const name = idInAddress();
     if (name !== null && this.localId(name) === null && signedIn) this.waitFor(name);
     else if (name !== null && this.localId(name) === null) this.open(null, false, location.hash);
@@ -102,6 +112,17 @@ export class App {
   /** Called when there is a connection. */
   onSocketOpen(): void {
     if (this.pendingName !== null) void this.resolve(this.pendingName);
+    this.questionInput.onSocketOpen();
+  }
+
+  /** Whether the composer has words or files. */
+  get hasInput(): boolean {
+    return this.composer.field.value !== "" || this.questionInput.isUploading;
+  }
+
+  /** Whether a reload would lose a file. */
+  get isUploading(): boolean {
+    return this.questionInput.isUploading;
   }
 
   /** Focuses the choice of the language after a change. */
@@ -116,8 +137,10 @@ export class App {
 
   setConnection(state: Connection): void {
     this.connection = state;
-    this.banner.hidden = state.kind !== "refused";
-    setText(this.banner, state.kind === "refused" ? state.words : "");
+    const words = state.kind === "refused" || state.kind === "signedOut" ? state.words : "";
+    this.banner.hidden = words === "";
+    setText(this.bannerWords, words);
+    this.signIn.hidden = state.kind !== "signedOut";
     this.drawSoon();
   }
 
@@ -339,6 +362,8 @@ export class App {
         this.watchLastTurn();
         this.composer.field.focus();
       },
+      editDraft: (turnId: string) => this.drafts.draft(turnId),
+      storeEditDraft: (turnId: string, words: string) => this.drafts.storeDraft(turnId, words),
       trim: (turnId: string) => {
         if (this.current !== null) this.controller.trim(this.current, turnId);
         this.watchLastTurn();

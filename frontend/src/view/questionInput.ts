@@ -84,10 +84,20 @@ export class QuestionInput {
     this.draw();
   }
 
-  /** Drops all input, for another user of this browser. */
-  forget(): void {
-    this.newChatSettings = null;
-    this.tray.forget();
+  /** Hides the input of the former user. `recipient`: the user to whom belongs what is typed now;
+      null: the next one who signs in. */
+  setOwner(signedIn: boolean, recipient: string | null): void {
+    if (!this.tray.setOwner(signedIn, recipient)) this.newChatSettings = null;
+  }
+
+  /** Called when there is a connection. */
+  onSocketOpen(): void {
+    this.tray.uploadWaiting();
+  }
+
+  /** Whether a file is not uploaded yet. A reload would lose it. */
+  get isUploading(): boolean {
+    return this.tray.isUploading;
   }
 
   ask(question: string): void {

@@ -5,6 +5,15 @@ import { h, icon, setText } from "./dom";
 const PROBLEM = "signin-problem";
 const HINT = "signin-hint";
 
+export interface SignInParts {
+  /** Resolves with null when the reader is signed in. */
+  submitCredential(credential: string): Promise<SignInRefusal | null>;
+  /** A credential that the server issues during development, with its user; null: it issues none. */
+  offer(): Promise<{ credential: string; who: string } | null>;
+  /** The reader is signed in, and the dialog is closed. */
+  onSignIn(): void;
+}
+
 /** The dialog for a credential, which is sent to this server once and never stored. */
 export class SignIn {
   readonly element: HTMLDialogElement;
@@ -12,18 +21,18 @@ export class SignIn {
   private readonly why = h("p", { class: "why" });
   private readonly problem = h("p", { class: "problem", id: PROBLEM, role: "alert" });
   private readonly button = h("button", { type: "submit", class: "primary" }, texts().signIn);
+  /** Signs in with the credential that the server issues. */
+  private readonly offered = h("button", { type: "button", class: "secondary", hidden: true });
 
-  /** `submitCredential` resolves with null when the reader is signed in; then the dialog closes and
-      `onSignIn` is called. `command`: prints a credential during development. */
+  /** `command`: prints a credential during development. */
   constructor(
-    private readonly submitCredential: (credential: string) => Promise<SignInRefusal | null>,
-    private readonly onSignIn: () => void,
+    private readonly parts: SignInParts,
     command = "tailrace token",
   ) {
     const [beforeCommand = "", afterCommand = ""] = texts().credentialHint.split("{command}");
     const form = h(
       "form",
-      { onsubmit: (event) => void this.submit(event) },
+      { onsubmit: (event) => this.onSubmit(event) },
       icon("key"),
       h("h2", { id: "signin-title" }, texts().signIn),
       this.why,
@@ -32,6 +41,7 @@ export class SignIn {
       this.problem,
       h("p", { class: "hint", id: HINT }, beforeCommand, h("code", {}, command), afterCommand),
       this.button,
+      this.offered,
     );
     this.element = h("dialog", { class: "signin", "aria-labelledby": "signin-title" }, form);
     this.showProblem(null);
@@ -43,21 +53,35 @@ export class SignIn {
     if (!this.element.open) {
       this.showProblem(refusal);
       this.element.showModal();
+      this.offered.hidden = true;
+      void this.showOffer();
     }
     this.field.focus();
   }
 
-  private async submit(event: Event): Promise<void> {
+  private async showOffer(): Promise<void> {
+    const offer = await this.parts.offer();
+    if (offer === null) return;
+    setText(this.offered, texts().signInAs(offer.who));
+    this.offered.onclick = () => void this.submit(offer.credential);
+    this.offered.hidden = false;
+  }
+
+  private onSubmit(event: Event): void {
     event.preventDefault();
     const credential = this.field.value.trim();
-    if (credential === "" || this.button.disabled) return;
+    if (credential !== "") void this.submit(credential);
+  }
+
+  private async submit(credential: string): Promise<void> {
+    if (this.button.disabled) return;
     this.button.disabled = true;
-    const refusal = await this.submitCredential(credential);
+    const refusal = await this.parts.submitCredential(credential);
     this.button.disabled = false;
     if (refusal === null) {
       this.field.value = "";
       this.element.close();
-      this.onSignIn();
+      this.parts.onSignIn();
       return;
     }
     this.showProblem(refusal);

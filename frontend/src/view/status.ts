@@ -2,7 +2,7 @@ import { texts } from "../core/words";
 import type { WatchSocketState } from "../edge/watchSocket";
 import { h, setText } from "./dom";
 
-export type Connection = WatchSocketState | { kind: "offline" } | { kind: "starting" } | { kind: "behind" };
+export type Connection = WatchSocketState | { kind: "offline" } | { kind: "starting" } | { kind: "behind" } | { kind: "signedOut"; words: string };
 
 /** The state of the watch socket in a few words. A click connects at once. */
 export class Status {
@@ -28,7 +28,7 @@ export class Status {
     const words = statusWords(this.state, Date.now());
     setText(this.words, words);
     this.element.dataset["state"] = this.state.kind;
-    this.element.title = this.state.kind === "open" ? texts().connectedHint : this.state.kind === "behind" ? texts().catchingUpHint : texts().tryNowHint(words);
+    this.element.title = this.state.kind === "open" ? texts().connectedHint : this.state.kind === "behind" ? texts().catchingUpHint : this.state.kind === "signedOut" ? texts().signIn : texts().tryNowHint(words);
     this.element.disabled = this.state.kind === "open" || this.state.kind === "behind";
   }
 }
@@ -50,5 +50,7 @@ export function statusWords(state: Connection, now: number): string {
       return texts().offline;
     case "refused":
       return texts().notConnected;
+    case "signedOut":
+      return texts().notSignedIn;
   }
 }

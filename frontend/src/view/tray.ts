@@ -8,10 +8,21 @@ import type { PreparedFile } from "../edge/pictures";
 import { h, icon, setText } from "./dom";
 import { canvasOf, type Pictures } from "./pictures";
 
+/** Why a file was not uploaded. */
+export class UploadError extends Error {
+  /** `waits`: it is uploaded when the user signs in. */
+  constructor(
+    message: string,
+    readonly waits: boolean,
+  ) {
+    super(message);
+  }
+}
+
 export interface TrayParts {
   pictures: Pictures;
   prepare(file: File, takes: { images: boolean; files: boolean }): Promise<PreparedFile | Refusal>;
-  /** Rejects with an error whose message is for the reader. */
+  /** Rejects with an UploadError, or an error whose message is for the reader. */
   upload(blob: Blob, name: string, kind: Kind, key: string): Promise<Attachment>;
   newId(): string;
   /** A file cannot be attached. */
@@ -26,8 +37,12 @@ export class Tray {
   private readonly picker: HTMLInputElement;
   private chat: string | null = null;
   private takes = { images: false, files: false };
-  /** By chat; null: a new one. */
-  private readonly items = new Map<string | null, readonly Item[]>();
+  /** The attachments of the user; those of other users stay in this tab, hidden, because this
+      browser stores no bytes of files. */
+  private items: Items = new Map();
+  private readonly others = new Map<string, Items>();
+  private signedIn = false;
+  private recipient: string | null = null;
 
   constructor(private readonly parts: TrayParts) {
     const onPick = (): void => {
@@ -80,14 +95,38 @@ export class Tray {
   /** Why the question cannot be sent with these attachments; null: it can. */
   get obstacle(): string | null {
     if (this.current.some(({ state }) => state === "failed")) return texts().notUploaded;
+    if (this.current.some(({ state }) => state === "waiting")) return texts().uploadWaits;
     if (this.current.some(({ state }) => state === "uploading")) return texts().stillUploading;
     if (!this.takes.images && this.current.some(({ kind }) => kind === "image")) return texts().modelTakesNoImages;
     return !this.takes.files && this.current.some(({ kind }) => kind === "file") ? texts().modelTakesNoFiles : null;
   }
 
-  /** Drops all attachments, for another user of this browser. */
-  forget(): void {
-    this.items.clear();
+  /** Hides the attachments of the former user. `recipient`: the user to whom belongs what is
+      attached now; null: the next one who signs in. Returns whether the new user gets what was
+      attached before. */
+  setOwner(signedIn: boolean, recipient: string | null): boolean {
+    const isTheirs = !this.signedIn && (this.recipient === null || this.recipient === recipient);
+    if (!isTheirs) this.others.set(this.recipient ?? "", joined(this.others.get(this.recipient ?? ""), this.items));
+    const own = signedIn ? this.others.get(recipient ?? "") : undefined;
+    if (signedIn) this.others.delete(recipient ?? "");
+    this.items = joined(own, isTheirs ? this.items : new Map());
+    [this.signedIn, this.recipient] = [signedIn, recipient];
+    for (const chat of this.items.keys()) this.parts.onChange(chat, this.ready(chat));
+    return isTheirs;
+  }
+
+  /** Uploads the files that waited for a sign-in. */
+  uploadWaiting(): void {
+    for (const item of [...this.items.values()].flat()) if (item.state === "waiting") item.upload();
+  }
+
+  /** Whether a file is not uploaded yet. */
+  get isUploading(): boolean {
+    return this.all.some((items) => [...items.values()].flat().some(({ attachment }) => attachment === null));
+  }
+
+  private get all(): readonly Items[] {
+    return [this.items, ...this.others.values()];
   }
 
   private get current(): readonly Item[] {
@@ -108,6 +147,8 @@ export class Tray {
     const takes = this.takes;
     item.content ??= await this.parts.prepare(file, takes);
     const { content } = item;
+    // The session belongs to another user now.
+    if (!this.isHere(chat, item)) return item.set("waiting", "");
     if (typeof content === "string") {
       this.parts.onRefuse(fileRefusalWords(content, item.name, item.kind, takes.images));
       this.drop(chat, item);
@@ -119,7 +160,7 @@ export class Tray {
       if (content.picture !== null) this.parts.pictures.remember(attachment.fileId, content.picture);
       item.setUploaded(attachment);
     } catch (error) {
-      item.set("failed", error instanceof Error ? error.message : String(error));
+      item.set(error instanceof UploadError && error.waits ? "waiting" : "failed", error instanceof Error ? error.message : String(error));
     }
     this.onItemsChange(chat);
   }
@@ -138,8 +179,12 @@ export class Tray {
   }
 
   private drop(chat: string | null, item: Item): void {
-    this.items.set(chat, (this.items.get(chat) ?? []).filter((other) => other !== item));
+    for (const items of this.all) if (items.get(chat)?.includes(item) === true) items.set(chat, (items.get(chat) ?? []).filter((other) => other !== item));
     this.onItemsChange(chat);
+  }
+
+  private isHere(chat: string | null, item: Item): boolean {
+    return this.items.get(chat)?.includes(item) === true;
   }
 
   private ready(chat: string | null): readonly Attachment[] {
@@ -158,7 +203,17 @@ export class Tray {
   }
 }
 
-type State = "uploading" | "ready" | "failed";
+/** By chat; null: a new one. */
+type Items = Map<string | null, readonly Item[]>;
+
+function joined(a: Items | undefined, b: Items): Items {
+  const items: Items = new Map(a);
+  for (const [chat, each] of b) items.set(chat, [...(items.get(chat) ?? []), ...each]);
+  return items;
+}
+
+/** waiting: it is uploaded when its user is signed in */
+type State = "uploading" | "ready" | "waiting" | "failed";
 
 class Item {
   readonly element: HTMLElement;
@@ -175,7 +230,7 @@ class Item {
     readonly name: string,
     readonly kind: Kind,
     private bytes: number,
-    actions: { remove(): void; upload(): void },
+    private readonly actions: { remove(): void; upload(): void },
   ) {
     const [again, remove] = [texts().uploadAgain(name), texts().removeFile(name)];
     this.again = h("button", { type: "button", class: "tool", "aria-label": again, title: again, hidden: true, onclick: () => actions.upload() }, icon("retry"));
@@ -196,10 +251,14 @@ class Item {
     this.set("ready", "");
   }
 
+  upload(): void {
+    this.actions.upload();
+  }
+
   set(state: State, words: string): void {
     this.state = state;
     this.element.dataset["state"] = state;
-    this.again.hidden = state !== "failed";
-    setText(this.words, state === "uploading" ? texts().uploading : state === "failed" ? words : sizeWords(this.bytes));
+    this.again.hidden = state !== "failed" && state !== "waiting";
+    setText(this.words, state === "uploading" ? texts().uploading : state === "ready" ? sizeWords(this.bytes) : words);
   }
 }

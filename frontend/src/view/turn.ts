@@ -44,6 +44,9 @@ export interface TurnActions {
   takeBack(turnId: string): void;
   /** Asks an edited question. */
   edit(turnId: string, question: string): void;
+  /** The text of an edit that has not been asked yet; empty: none. */
+  editDraft(turnId: string): string;
+  storeEditDraft(turnId: string, words: string): void;
   more(turnId: string): void;
   /** Asks again without the oldest messages. */
   trim(turnId: string): void;
@@ -121,10 +124,11 @@ export class TurnView {
   private startEdit(): void {
     const done = (question: string | null): void => {
       form.replaceWith(this.question.element, this.edit);
+      this.actions.storeEditDraft(this.turn.id, "");
       if (question === null) this.edit.focus();
       else this.actions.edit(this.turn.id, question);
     };
-    const form = questionForm(this.turn.question, done);
+    const form = questionForm(this.turn.question, this.actions.editDraft(this.turn.id), (words) => this.actions.storeEditDraft(this.turn.id, words), done);
     this.questionRow.replaceChildren(form);
     form.querySelector("textarea")?.focus();
   }
@@ -265,10 +269,12 @@ class Versions {
   }
 }
 
-/** The form to edit a question. It calls `done` with the new question; null: unchanged. */
-function questionForm(question: string, done: (question: string | null) => void): HTMLFormElement {
+/** The form to edit a question, with the text of a former edit (empty: none). It calls `done` with
+    the new question; null: unchanged. */
+function questionForm(question: string, draft: string, onInput: (words: string) => void, done: (question: string | null) => void): HTMLFormElement {
   const field = h("textarea", { class: "edit-question", "aria-label": texts().yourQuestion, dir: "auto", rows: String(Math.min(12, question.split("\n").length + 1)) });
-  field.value = question;
+  field.value = draft === "" ? question : draft;
+  field.addEventListener("input", () => onInput(field.value));
   const send = (event: Event): void => {
     event.preventDefault();
     const words = field.value.trim();

@@ -30,6 +30,8 @@ describe("files in words", () => {
   it("that were not uploaded: why, and when again", () => {
     const fault = { code: "x", message: "As the server says." };
     expect(uploadWords(0, fault, null)).toBe("The server cannot be reached.");
+    expect(uploadWords(401, fault, null)).toContain("uploaded when you sign in");
+    expect(uploadWords(403, { ...fault, code: "session_token_missing" }, null)).toContain("uploaded when you sign in");
     expect(uploadWords(429, { ...fault, code: "too_many_files" }, 5)).toContain("tomorrow");
     expect(uploadWords(429, fault, 5000)).toContain("in 5 s");
     expect(uploadWords(400, fault, null)).toBe("As the server says.");

@@ -200,6 +200,34 @@ describe("signing out", () => {
     expect(session.headers()).toEqual({});
   });
 
+  it("lasts on a gateway that gives credentials, also in a new tab, until the reader signs in", async () => {
+    gateway.gives = of("dev");
+    const session = newSession();
+    await session.start(null);
+    await session.signOut();
+    expect(await session.renew()).toBe(false);
+    const again = newSession();
+    await again.start(null);
+    expect([gateway.who, signInRequests, again.isSignedOut]).toEqual([null, 2, true]);
+    expect(await again.offeredCredential()).toBe(of("dev"));
+    expect(await again.submitCredential(of("dev"))).toBeNull();
+    gateway.who = null; // the session ends by itself
+    expect(await again.renew()).toBe(true);
+    expect(gateway.who).toBe("dev");
+  });
+
+  it("ends with a link whose user the reader agrees to become", async () => {
+    gateway.gives = of("dev");
+    const session = newSession();
+    await session.start(null);
+    await session.signOut();
+    agrees = true;
+    await newSession().start(of("bob"));
+    gateway.who = null;
+    await newSession().start(null);
+    expect(gateway.who).toBe("dev");
+  });
+
   it("ends it although another tab has signed in since", async () => {
     gateway.who = "alice";
     const session = newSession();
@@ -250,6 +278,14 @@ describe("after a refusal", () => {
     gateway.who = "bob";
     expect(await session.renew()).toBe(false);
     expect(who).toEqual(["alice", "bob"]);
+  });
+
+  it("does not send under the name of the one who signed in elsewhere what was asked without a user", async () => {
+    const session = newSession();
+    await session.start(null);
+    gateway.who = "bob";
+    expect(await session.renew()).toBe(false);
+    expect(who).toEqual(["bob"]);
   });
 
   it("asks the reader when the session is over", async () => {
