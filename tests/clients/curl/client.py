@@ -66,7 +66,7 @@ def events(body: bytes) -> list[Any]:
 
 @scenario
 def an_offer_of_http2_with_a_body() -> str:
-    """It is not taken, and the body is read (RFC 9110, section 7.8)."""
+    """It is not taken, and the body is read (RFC 9110, 7.8)."""
     answer = curl("/responses", "--http2", data=encoded(SAY))
     check(QUOTED in answer.text, answer)
     check(answer.protocol == "1.1", answer)

@@ -228,7 +228,12 @@ def of(*, array: bool = False, **members: Any) -> dict[str, Any]:
         of(properties={"a": {"type": "number", "exclusiveMinimum": 7.5, "maximum": 8}}),
         of(properties={"a": {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 0.1}}),
         of(properties={"a": {"type": "integer", "exclusiveMaximum": -3}}),
-        of(properties={"a": {"type": "string"}}, additionalProperties=True, minProperties=3),
+        of(
+            properties={"a": {"type": "string"}},
+            required=["a"],
+            additionalProperties=True,
+            minProperties=2,
+        ),
         of(properties={"a": {"type": "string"}, "b": {"type": "string"}}, maxProperties=1),
         of(array=True, type="string"),
         {"type": "array", "items": {"type": "integer"}, "minItems": 3},
