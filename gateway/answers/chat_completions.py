@@ -101,7 +101,7 @@ def _choice(index: int, response: dict[str, Any]) -> dict[str, Any]:
                 texts.append(part["text"])
                 logprobs += _elements(part["logprobs"]) if part["logprobs"] else []
         elif item["type"] == "reasoning":
-            thoughts += [part["text"] for part in item["content"]]
+            thoughts += [part["text"] for part in (*item["content"], *item["summary"])]
         elif (kind := _CALLS.get(item["type"])) is not None:
             calls.append(_call(item, kind, item[_GROWS[kind]]))
     message: dict[str, Any] = {"role": "assistant", "content": "".join(texts), "refusal": None}
@@ -199,7 +199,7 @@ class Chunks:
             case "response.output_text.delta":
                 logprobs = _likely(event.body).logprobs if self._logprobs else []
                 return self.open() + self._chunk({"content": text}, logprobs=logprobs)
-            case "response.reasoning_text.delta":
+            case "response.reasoning_text.delta" | "response.reasoning_summary_text.delta":
                 # The first name is DeepSeek's, the second vLLM's.
                 return self._chunk({"reasoning_content": text, "reasoning": text})
         fragment = {"index": self._calls - 1, self._kind: {_GROWS[self._kind]: text}}

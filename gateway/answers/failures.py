@@ -20,6 +20,12 @@ _OF_REQUEST: Final = _OF_INPUT | {
     *("unsupported_parameter", "unsupported_value"),
     "engine_refused",  # by the server of an engine, with 400 and its own words
 }
+# Fields of the Responses API that have another name in Chat Completions and Completions.
+_IN_COMPLETIONS: Final = {
+    "text.format": "response_format",
+    "reasoning.effort": "reasoning_effort",
+    "top_logprobs": "logprobs",
+}
 
 
 def error_of(response: dict[str, Any], param: str) -> errors.ApiError:
@@ -32,11 +38,18 @@ def wrong_request(response: dict[str, Any], param: str) -> errors.ApiError | Non
     failure = _failure(response)
     if response["status"] != "failed" or failure["code"] not in _OF_REQUEST:
         return None
-    field = param if failure["code"] in _OF_INPUT else None
+    field = response["error"].get("param") or ("input" if failure["code"] in _OF_INPUT else None)
     headers = {"x-tailrace-response-id": response["id"]}
-    return errors.wrong_request(**failure, param=field, headers=headers)
+    return errors.wrong_request(**failure, param=_name(field, param), headers=headers)
 
 
 def _failure(response: dict[str, Any]) -> dict[str, Any]:
     error = response.get("error") or {}
     return {"code": error.get("code"), "message": error.get("message") or "The response failed."}
+
+
+def _name(field: str | None, of_input: str) -> str | None:
+    """The name in the client's API of a field of the Responses API."""
+    if field is None or field == "input":
+        return field and of_input
+    return field if of_input == "input" else _IN_COMPLETIONS.get(field, field)

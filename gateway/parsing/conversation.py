@@ -73,6 +73,11 @@ class Reasoning:
     summary: tuple[str, ...] = ()
     sealed: str | None = None
 
+    @property
+    def readable(self) -> str:
+        """Its text, or else its summary, which has the text where one was requested."""
+        return self.text or "\n\n".join(self.summary)
+
 
 @dataclass(frozen=True, slots=True)
 class Reference:
@@ -125,9 +130,9 @@ def messages(items: Iterable[Item]) -> list[dict[str, Any]]:
             case CallOutput(call_id=call_id, output=output):
                 chat.append({"role": "tool", "tool_call_id": call_id, "content": output})
                 answering, reasoning = None, ""
-            case Reasoning(text=text):
-                reasoning += text
-                answering = answering if not text else None
+            case Reasoning():
+                reasoning += item.readable
+                answering = answering if not item.readable else None
             case Compaction(summary=summary) if summary:
                 chat.append({"role": "user", "content": SUMMARY.format(summary)})
                 answering, reasoning = None, ""

@@ -9,7 +9,9 @@ from gateway.parsing.json_body import Body, object_field
 from tailrace.protocol import errors
 
 EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
-SUMMARIES: Final = ("auto", "concise", "detailed")
+# The model's own words, as OpenAI's "detailed" may be. Nothing shortens them, so "concise" is not
+# offered.
+SUMMARIES: Final = ("auto", "detailed")
 _TEMPLATE: Final = "chat_template_kwargs"
 _SWITCHES: Final = ("enable_thinking", "thinking")  # as templates call them
 VERBOSITIES: Final = ("low", "medium", "high")

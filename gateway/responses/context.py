@@ -190,7 +190,8 @@ def dialogue_item(item: dict[str, Any]) -> conversation.Item | None:
         return conversation.Call(item["call_id"], name, arguments, "", namespace, custom=custom)
     text = "".join(part.get("text", "") for part in item.get("content", ()))
     if kind == "reasoning":
-        return conversation.Reasoning(text, "")
+        summary = "".join(part.get("text", "") for part in item.get("summary", ()))
+        return conversation.Reasoning(text or summary, "")
     return conversation.Message("assistant", text, "")
 
 

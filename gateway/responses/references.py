@@ -73,7 +73,7 @@ class References:
                         raise errors.record_too_large()
                     turn.append(form := target)
                 case conversation.Reasoning(sealed=str(sealed)):
-                    text = self._open(item, sealed, "rs_", owner) or item.text
+                    text = self._open(item, sealed, "rs_", owner) or item.readable
                     turn.append(dataclasses.replace(item, text=text))
                 case conversation.Compaction(sealed=sealed):
                     summary = self._open(item, sealed, "cmp_", owner)
@@ -96,7 +96,7 @@ class References:
     ) -> str | None:
         """The opened text; None if nothing is sealed here and the item has its plain text."""
         if self._keys is None:
-            if isinstance(item, conversation.Reasoning) and item.text:
+            if isinstance(item, conversation.Reasoning) and item.readable:
                 return None
             raise _cannot_open(item.where)
         try:
@@ -200,7 +200,9 @@ def _length(item: conversation.Item) -> int:
             return len(text)
         case conversation.Message(content=str(text)):
             return len(text)
-        case conversation.Reasoning(text=text) | conversation.Call(input=text):
+        case conversation.Reasoning():
+            return len(item.readable)
+        case conversation.Call(input=text):
             return len(text)
     return 0
 

@@ -30,6 +30,7 @@ READY_S = 2.0
 _DELTAS: Final[dict[object, Kind]] = {
     "response.output_text.delta": "message",
     "response.reasoning_text.delta": "reasoning",
+    "response.reasoning_summary_text.delta": "reasoning",
     "response.function_call_arguments.delta": "call",
     "response.custom_tool_call_input.delta": "call",
 }

@@ -452,6 +452,8 @@ class Series:
                 _FAILURES.get(end.reason, "The response failed."),
             )
             error = {"code": code, "message": message}
+            if end.param:
+                error["param"] = end.param
         self.final = response_object(
             self.base,
             end.status,

@@ -83,7 +83,7 @@ class Ended:
     """The end. `reason` is END's, or cancelled, withdrawn, expired or history_lost. `status` is the
     one clients see: completed, incomplete, failed or cancelled. `timestamp` is the broker's, in ms.
     `marks` are those in `text_tail`. `vectors`: of the inputs that were to be embedded. `failure`:
-    the member `failed` of a CANCEL."""
+    the member `failed` of a CANCEL. `param`: the request's field at fault, or ""."""
 
     reason: str
     status: str
@@ -94,6 +94,7 @@ class Ended:
     marks: tuple[records.Mark, ...] = ()
     vectors: tuple[bytes, ...] = ()
     failure: records.Failure = ""
+    param: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -397,6 +398,7 @@ class Fold:
                 timestamp,
                 record.marks,
                 record.vectors,
+                param=record.param,
             )
         )
 

@@ -24,6 +24,7 @@ _EVENT_PREFIX: Final = {
     "c": "response.function_call_arguments",
     "x": "response.custom_tool_call_input",
 }
+_SUMMARY: Final = "response.reasoning_summary_text"
 
 Fields = dict[str, Any]  # members of an event
 _encode = msgspec.json.Encoder().encode
@@ -47,6 +48,12 @@ def namespaces(tools: object) -> dict[str, Fields]:
             if isinstance(name, str):
                 calls[flat_name(namespace, name)] = {"name": name, "namespace": namespace}
     return calls
+
+
+def _requests_summary(base: Fields) -> bool:
+    """Whether the request with this echo wants the reasoning as a summary."""
+    reasoning = base.get("reasoning")
+    return isinstance(reasoning, dict) and reasoning.get("summary") is not None
 
 
 def _objects(value: object) -> list[Fields]:
@@ -113,6 +120,8 @@ class Item:
         _closed: their whole array after the close; all objects that show it share it.
         seal: seals reasoning; None: it is shown without `encrypted_content`.
         citations: finds the citations of a message; None: its text may have none.
+        in_summary: reasoning is shown as its `summary`, which the client has requested, instead of
+            its `content`. Each event has its counterpart, so numbers are the same.
         _encrypted: its sealed text, once it is closed.
     """
 
@@ -126,6 +135,7 @@ class Item:
     _closed: msgspec.Raw | None = None
     seal: seals.Seal | None = None
     citations: file_search.Citations | None = None
+    in_summary: bool = False
     _encrypted: str | None = None
 
     @classmethod
@@ -135,9 +145,11 @@ class Item:
         if begin.kind in ("c", "x"):
             callee = namespaces(base.get("tools")).get(begin.name, {"name": begin.name})
             fields = {"call_id": begin.call_id, **callee}
-        seal = seals.Seal.from_echo(base.get(seals.MEMBER)) if begin.kind == "r" else None
-        item_id = ids.item_id(base["id"], _PREFIX[begin.kind], index)
-        return cls(item_id, index, begin, fields, seal=seal)
+        item = cls(ids.item_id(base["id"], _PREFIX[begin.kind], index), index, begin, fields)
+        if begin.kind == "r":
+            item.seal = seals.Seal.from_echo(base.get(seals.MEMBER))
+            item.in_summary = _requests_summary(base)
+        return item
 
     def add(self, text: str, logprobs: bytes = b"") -> None:
         """More of it. `logprobs`: the elements of a JSON array."""
@@ -166,12 +178,14 @@ class Item:
     def place(self) -> Fields:
         """The members by which an event names the place of its characters."""
         place: Fields = {"item_id": self.id, "output_index": self.index}
-        return {**place, "content_index": 0} if self._has_part else place
+        if not self._has_part:
+            return place
+        return {**place, "summary_index" if self.in_summary else "content_index": 0}
 
     @property
     def delta_type(self) -> str:
         """The type of the events that show some of its characters."""
-        return _EVENT_PREFIX[self.begin.kind] + ".delta"
+        return self._event_prefix + ".delta"
 
     def object(self) -> Fields:
         """The public object as it stands."""
@@ -189,8 +203,8 @@ class Item:
                     "id": self.id,
                     "type": "reasoning",
                     "status": self.status,
-                    "summary": [],
-                    "content": [self._part],
+                    "summary": [self._part] if self.in_summary else [],
+                    "content": [] if self.in_summary else [self._part],
                 }
                 encrypted = {"encrypted_content": self._encrypted} if self.seal is not None else {}
                 return {**reasoning, **encrypted}
@@ -203,14 +217,23 @@ class Item:
         return {**call, content: self.text}
 
     @property
+    def _event_prefix(self) -> str:
+        return _SUMMARY if self.in_summary else _EVENT_PREFIX[self.begin.kind]
+
+    @property
     def _has_part(self) -> bool:
         """Whether its characters stand in a content part. Those of a call do not."""
         return self.begin.kind in ("m", "r")
 
     @property
+    def _part_prefix(self) -> str:
+        return "response.reasoning_summary_part" if self.in_summary else "response.content_part"
+
+    @property
     def _part(self) -> Fields:
         if self.begin.kind == "r":
-            return {"type": "reasoning_text", "text": self.text}
+            kind = "summary_text" if self.in_summary else "reasoning_text"
+            return {"type": kind, "text": self.text}
         annotations = list(self.citations.annotations) if self.citations is not None else []
         whole: Fields = {"type": "output_text", "text": self.text, "annotations": annotations}
         return {**whole, "logprobs": self.logprobs}
@@ -233,10 +256,10 @@ class Item:
         """Types and members of the events that announce it. Nothing was added yet."""
         item = self.object()
         if self._has_part:
-            item["content"] = []
+            item["summary" if self.in_summary else "content"] = []
         out = [("response.output_item.added", {"output_index": self.index, "item": item})]
         if self._has_part:
-            out.append(("response.content_part.added", {**self.place, "part": self._part}))
+            out.append((self._part_prefix + ".added", {**self.place, "part": self._part}))
         return out
 
     def closing(self, status: str) -> list[tuple[str, Fields]]:
@@ -251,9 +274,9 @@ class Item:
         whole: Fields = {_WHOLE.get(kind, "text"): self.text}
         if kind == "m":
             whole["logprobs"] = self.logprobs
-        out = [(_EVENT_PREFIX[kind] + ".done", {**self.place, **whole})]
+        out = [(self._event_prefix + ".done", {**self.place, **whole})]
         if self._has_part:
-            out.append(("response.content_part.done", {**self.place, "part": self._part}))
+            out.append((self._part_prefix + ".done", {**self.place, "part": self._part}))
         return [
             *out,
             ("response.output_item.done", {"output_index": self.index, "item": self.object()}),

@@ -390,8 +390,9 @@ class Tok(msgspec.Struct, tag_field="t", tag="TOK", frozen=True, omit_defaults=T
 
 class End(msgspec.Struct, tag_field="t", tag="END", frozen=True, omit_defaults=True):
     """The end, written once. `reason` is stop, length, expired, failed or warmup. `error` is (code,
-    message) for failed. `marks` are those in `text_tail`. `vectors`: one for each input that was to
-    be embedded, as 32-bit floats, little-endian (in JSON as base64)."""
+    message) for failed; `param`: the request's field at fault, if the worker knows it. `marks` are
+    those in `text_tail`. `vectors`: one for each input that was to be embedded, as 32-bit floats,
+    little-endian (in JSON as base64)."""
 
     rid: str
     own: str
@@ -403,11 +404,13 @@ class End(msgspec.Struct, tag_field="t", tag="END", frozen=True, omit_defaults=T
     error: tuple[str, str] | None = None
     marks: tuple[Mark, ...] = ()
     vectors: tuple[bytes, ...] = ()
+    param: str = ""
     v: int = VERSION
 
     @property
     def version(self) -> int:
-        """The record version that has all members which are used."""
+        """The record version that has all members which are used. Readers of version 1 can do
+        without `param`."""
         return VERSION_2 if self.marks or self.vectors else VERSION
 
 

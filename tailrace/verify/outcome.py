@@ -95,7 +95,12 @@ def outcome_of(response: history.Response, account: reference_fold.Account) -> O
         )
     )
     source_count = _source_count(echo)
-    series = events(account, background=bool(echo.get("background")), source_count=source_count)
+    series = events(
+        account,
+        background=bool(echo.get("background")),
+        source_count=source_count,
+        in_summary=_in_summary(echo),
+    )
     search_items = (
         [("file_search_call", "", "", "")] if source_count is not None and account.epochs else []
     )
@@ -165,6 +170,12 @@ def _source_count(echo: dict[str, Any]) -> int | None:
     return len(search.get("sources", ())) if isinstance(search, dict) else None
 
 
+def _in_summary(echo: dict[str, Any]) -> bool:
+    """Whether the client wants the reasoning as its summary."""
+    reasoning = echo.get("reasoning")
+    return isinstance(reasoning, dict) and reasoning.get("summary") is not None
+
+
 _SEARCH: Final = (
     "response.output_item.added",
     "response.file_search_call.in_progress",
@@ -183,10 +194,15 @@ def _citation_count(text: str, source_count: int) -> int:
 
 
 def events(
-    account: reference_fold.Account, *, background: bool, source_count: int | None = None
+    account: reference_fold.Account,
+    *,
+    background: bool,
+    source_count: int | None = None,
+    in_summary: bool = False,
 ) -> list[tuple[str, str | None, int]]:
     """The client's event series, as it follows from the log. `source_count`: number of passages
-    that a search gave to the prompt; None: there was no search.
+    that a search gave to the prompt; None: there was no search. `in_summary`: reasoning is shown as
+    its summary.
 
     Returns (type, delta, broker time in ms); the index is the sequence_number.
     """
@@ -209,8 +225,9 @@ def events(
             continue
         if mark is not None:
             out += [(name, None, at) for name in _closing(kind)]
-            out += [(name, None, at) for name in _opening(mark.kind)]
-            kind, needs_item, has_item, message_text = mark.kind, False, True, ""
+            kind = "s" if in_summary and mark.kind == "r" else mark.kind
+            out += [(name, None, at) for name in _opening(kind)]
+            needs_item, has_item, message_text = False, True, ""
         elif not kind and (text or not account.parser):
             out += [(name, None, at) for name in _opening("m")]
             kind, has_item = "m", True
@@ -249,13 +266,19 @@ def _in_progress_events(account: reference_fold.Account) -> Iterable[int]:
 _CHARACTERS: Final = {
     "m": "output_text",
     "r": "reasoning_text",
+    "s": "reasoning_summary_text",
     "c": "function_call_arguments",
     "x": "custom_tool_call_input",
+}
+_PARTS: Final = {
+    "m": "response.content_part",
+    "r": "response.content_part",
+    "s": "response.reasoning_summary_part",
 }
 
 
 def _opening(kind: str) -> list[str]:
-    part = ["response.content_part.added"] if kind in ("m", "r") else []
+    part = [f"{_PARTS[kind]}.added"] if kind in _PARTS else []
     return ["response.output_item.added", *part]
 
 
@@ -263,7 +286,7 @@ def _closing(kind: str) -> list[str]:
     """Nothing where no item is open."""
     if not kind:
         return []
-    part = ["response.content_part.done"] if kind in ("m", "r") else []
+    part = [f"{_PARTS[kind]}.done"] if kind in _PARTS else []
     return [f"response.{_CHARACTERS[kind]}.done", *part, "response.output_item.done"]
 
 

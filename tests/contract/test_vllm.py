@@ -362,6 +362,12 @@ async def test_a_format_that_the_engine_does_not_know_is_refused(engine: vllm.VL
         assert caught.value.code == "invalid_prompt"
 
 
+async def test_a_refusal_names_the_field_at_fault(engine: vllm.VLLM) -> None:
+    with pytest.raises(base.Refused) as caught:
+        await answer(engine, ask(logit_bias={"99999999": 1.0}))
+    assert (caught.value.code, caught.value.param) == ("invalid_value", "logit_bias")
+
+
 # ---- items -----------------------------------------------------------------------------------
 
 

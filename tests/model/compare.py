@@ -133,6 +133,7 @@ def assert_equal(real: fold.Fold, history: second_fold.History) -> None:
         last = history.entries[ended]
         assert real.ended.reason == _reason(last.record)
         assert real.ended.timestamp == last.timestamp
+        assert real.ended.param == getattr(last.record, "param", "")
 
 
 def fold_all(entries: Sequence[second_fold.Entry]) -> fold.Fold:

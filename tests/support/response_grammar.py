@@ -18,10 +18,11 @@ _PARTS: Final = {
     "output_text": ("response.output_text", "text"),
     "refusal": ("response.refusal", "refusal"),
     "reasoning_text": ("response.reasoning_text", "text"),
+    "summary_text": ("response.reasoning_summary_text", "text"),
 }
 _PART_OWNERS: Final = {
     "message": {"output_text", "refusal"},
-    "reasoning": {"reasoning_text"},
+    "reasoning": {"reasoning_text", "summary_text"},
 }
 _TERMINAL: Final = {
     "response.completed": {"completed"},
@@ -90,9 +91,9 @@ class Grammar:
                 self._begin(kind, event)
             case "response.output_item.added":
                 self._open(event)
-            case "response.content_part.added":
+            case "response.content_part.added" | "response.reasoning_summary_part.added":
                 self._open_part(event)
-            case "response.content_part.done":
+            case "response.content_part.done" | "response.reasoning_summary_part.done":
                 self._close_part(event)
             case "response.output_item.done":
                 self._close(event)
@@ -172,6 +173,7 @@ class Grammar:
         else:
             self._is(item["type"] in _PART_OWNERS, event, "unknown item")
             self._is(item["content"] == [], event, "an item begins without parts")
+            self._is(not item.get("summary"), event, "an item begins without a summary")
         self._ids.add(item["id"])
         self._item, self._parts, self._whole = item, [], None
         self._shown, self._likely = "", []
@@ -191,9 +193,18 @@ class Grammar:
         item, part = self._here(event), event["part"]
         self._is(self._part is None, event, "one part is open at a time")
         self._is(part["type"] in _PART_OWNERS.get(item["type"], ()), event, "part of another item")
-        self._is(event["content_index"] == len(self._parts), event, "content_index is dense")
+        self._is(self._index(event, part) == len(self._parts), event, "indices are dense")
         self._is(part[_PARTS[part["type"]][1]] == "", event, "a part begins empty")
         self._part, self._whole, self._shown, self._likely = part, None, "", []
+
+    def _index(self, event: dict[str, Any], part: dict[str, Any]) -> Any:
+        """The number of a part, which the event has by the kind of the part."""
+        is_summary = part["type"] == "summary_text"
+        if event["type"].startswith("response.reasoning_summary_part."):
+            self._is(is_summary, event, "a part of a summary")
+        if event["type"].startswith("response.content_part."):
+            self._is(not is_summary, event, "a part of the content")
+        return event["summary_index" if is_summary else "content_index"]
 
     def _place(self, event: dict[str, Any]) -> tuple[str, str]:
         item = self._here(event)
@@ -202,7 +213,7 @@ class Grammar:
         part = self._part
         if part is None:
             raise Violation(f"no part is open: {event}")
-        self._is(event["content_index"] == len(self._parts), event, "content_index of the part")
+        self._is(self._index(event, part) == len(self._parts), event, "index of the part")
         return _PARTS[part["type"]]
 
     def _delta(self, event: dict[str, Any]) -> None:
@@ -241,8 +252,9 @@ class Grammar:
             self._is(item[member] == self._shown, event, f"deltas said {self._shown!r}")
             grown.add(member)
         else:
-            self._is(item["content"] == self._parts, event, "the parts that were done")
-            grown.add("content")
+            shown = [*item.get("summary", ()), *item["content"]]
+            self._is(shown == self._parts, event, "the parts that were done")
+            grown |= {"content", "summary"}
         self._is(item["status"] in ("completed", "incomplete"), event, "it is over")
         if item["type"] == "reasoning" and begun.get("encrypted_content", "") is None:
             sealed = item.get("encrypted_content", "")

@@ -63,11 +63,13 @@ class Busy(Transient):
 
 
 class Refused(EngineError):
-    """No attempt can succeed. `code` and `message` are sent to the client."""
+    """No attempt can succeed. `code`, `message` and `param`, the request's field at fault, are sent
+    to the client. `param` has its name in the Responses API. It is "" where the code says that the
+    input is at fault, and where the field is not known."""
 
-    def __init__(self, code: str, message: str) -> None:
+    def __init__(self, code: str, message: str, param: str = "") -> None:
         super().__init__(f"{code}: {message}")
-        self.code, self.message = code, message
+        self.code, self.message, self.param = code, message, param
 
 
 class NotResumable(Refused):
@@ -372,9 +374,10 @@ def check_input(index: int, tokens: int, max_model_len: int) -> None:
                 f"This model's maximum context length is {max_model_len} tokens. However, "
                 f"'input[{index}]' has {tokens} tokens."
             ),
+            f"input[{index}]",
         )
     if not tokens:
-        raise Refused("invalid_prompt", f"'input[{index}]' has no tokens.")
+        raise Refused("invalid_prompt", f"'input[{index}]' has no tokens.", f"input[{index}]")
 
 
 def check_vectors(count: int, dimensions: int) -> None:
@@ -393,6 +396,10 @@ def check_vectors(count: int, dimensions: int) -> None:
         )
 
 
+# Names in the Responses API, of members of the request that have another name.
+PARAMS: Final = {"format": "text.format", "logprobs": "top_logprobs", "output": "input"}
+
+
 def lacking(
     request: records.Request, features: Collection[str], not_offered: Collection[str] = ()
 ) -> Refused | None:
@@ -406,7 +413,8 @@ def lacking(
         members += [row.member for row in rows_for(request) if row.name in not_offered]
     if not members:
         return None
-    return Refused("unsupported_parameter", f"The model does not support `{members[0]}` here.")
+    param = PARAMS.get(members[0], members[0])
+    return Refused("unsupported_parameter", f"The model does not support `{param}` here.", param)
 
 
 def check_features(

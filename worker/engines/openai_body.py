@@ -74,6 +74,7 @@ def _format(form: dict[str, Any]) -> dict[str, Any]:
         raise base.Refused(
             "unsupported_parameter",
             f"The model does not support a format of type `{form['type']}` here.",
+            "text.format",
         )
     schema = {"name": "answer", "schema": form["schema"], "strict": bool(form.get("strict"))}
     return {"type": "json_schema", "json_schema": schema}

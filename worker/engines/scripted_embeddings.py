@@ -27,7 +27,9 @@ def encode(embed: records.Embed, max_model_len: int) -> list[list[int]]:
         base.Refused: one is too long or empty, or `dimensions` is too high.
     """
     if embed.dimensions is not None and not 1 <= embed.dimensions <= DIMENSIONS:
-        raise base.Refused("invalid_value", f"'dimensions' must be from 1 to {DIMENSIONS}.")
+        raise base.Refused(
+            "invalid_value", f"'dimensions' must be from 1 to {DIMENSIONS}.", "dimensions"
+        )
     inputs = []
     for index, each in enumerate(embed.inputs, embed.first):
         ids = text_ids(each) if isinstance(each, str) else list(each)

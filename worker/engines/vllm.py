@@ -562,8 +562,16 @@ def revision(model: str, commit: str | None = None) -> str:
     return f"{folder.name}@{digest.hexdigest()}"
 
 
+# What the client has sent under the same name. It has sent `max_tokens` under several.
+_SAMPLING_FIELDS: Final = {*records.Sampling.__struct_fields__} - {"max_tokens"}
+
+
 def _refusal(error: Exception) -> base.Refused:
-    return base.Refused("invalid_prompt", str(error.args[0] if error.args else error)[:500])
+    message = str(error.args[0] if error.args else error)[:500]
+    field = getattr(error, "parameter", None)  # of VLLMValidationError
+    if field in _SAMPLING_FIELDS:
+        return base.Refused("invalid_value", message, base.PARAMS.get(field, field))
+    return base.Refused("invalid_prompt", message)
 
 
 def _settle(future: asyncio.Future[Any], outcome: Any) -> None:

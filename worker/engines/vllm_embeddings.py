@@ -58,8 +58,9 @@ def encode(
         else:
             ids = each[:longest] if request.embed.truncate else each
             if max(ids, default=0) >= model_config.get_vocab_size():
+                where = f"input[{index}]"
                 raise base.Refused(
-                    "invalid_prompt", f"'input[{index}]' has a token that the model does not have."
+                    "invalid_prompt", f"'{where}' has a token that the model does not have.", where
                 )
         base.check_input(index, len(ids), longest)
         inputs.append(ids)
@@ -74,7 +75,9 @@ def _check_dimensions(dimensions: int | None, model_config: Any) -> None:
     if dimensions is None or (1 <= dimensions <= most and (some is None or dimensions in some)):
         return
     which = f"one of {sorted(some)}" if some else f"from 1 to {most}"
-    raise base.Refused("invalid_value", f"'dimensions' must be {which} for this model.")
+    raise base.Refused(
+        "invalid_value", f"'dimensions' must be {which} for this model.", "dimensions"
+    )
 
 
 async def run(llm: Any, job: base.GenerationInput, on_step: base.OnStep) -> None:

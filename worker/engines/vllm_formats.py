@@ -88,7 +88,7 @@ def limit_whitespace(params: Any, grammars: Mapping[str, str] | None = None) -> 
 
 def _no_grammars() -> base.Refused:
     message = "The model does not support custom tools with a grammar in `tools` here."
-    return base.Refused("unsupported_parameter", message)
+    return base.Refused("unsupported_parameter", message, "tools")
 
 
 def _limit_node(node: Any, grammars: Mapping[str, str], used_titles: set[str]) -> None:

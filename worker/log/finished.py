@@ -38,7 +38,7 @@ def pack(state: fold.Fold) -> bytes:
             state.last_active,
             [
                 *(ended.reason, ended.status, ended.text_tail, ended.error, ended.timestamp),
-                ended.failure,
+                *(ended.failure, ended.param),
             ],
             msgspec.structs.astuple(usage),
             first and [first.model_rev, first.tokenizer_digest, first.prompt_tokens],
@@ -70,7 +70,7 @@ def unpack(rid: str, data: bytes) -> fold.Fold:
         hedged,
         last_offset,
         last_active,
-        (reason, status, text_tail, error, timestamp, failure),
+        (reason, status, text_tail, error, timestamp, failure, param),
         usage,
         model,
         place,
@@ -95,6 +95,7 @@ def unpack(rid: str, data: bytes) -> fold.Fold:
         None if error is None else (error[0], error[1]),
         timestamp,
         failure=failure,
+        param=param,
     )
     return fold.Fold(
         retain_ids=True,

@@ -16,10 +16,11 @@ from worker.serving import takeover
 
 
 class Ending(NamedTuple):
-    """How a response ends: END's reason and, for a failure, its (code, message)."""
+    """How a response ends: END's reason and, for a failure, its (code, message) and `param`."""
 
     reason: str
     error: tuple[str, str] | None = None
+    param: str = ""
 
 
 EXPIRED: Final = Ending(

@@ -116,8 +116,10 @@ class ClaimRunner:
         if attempt.useless:
             claim.abandon()
             return
-        error = claim.ending.error if claim.ending else None
-        record = attempt.generation.end(self._usage(), error)
+        ending = claim.ending
+        record = attempt.generation.end(
+            self._usage(), ending and ending.error, ending.param if ending else ""
+        )
         end_at = await attempt.write(record, telemetry.trace_headers())
         await self._await_verdict(end_at)
         if claim.entry.fold.phase is not fold.Phase.DONE:

@@ -63,7 +63,7 @@ class ClaimStop:
             return self._fail(claim_plan.UNREADABLE)
         if verdict is base.Verdict.FAIL:
             assert isinstance(error, base.Refused)
-            return self._fail(Ending("failed", (error.code, error.message)))
+            return self._fail(Ending("failed", (error.code, error.message), error.param))
         if verdict is base.Verdict.DIE or context.engine.dead.is_set():
             context.engine.dead.set()
             await self._yield()

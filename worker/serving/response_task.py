@@ -264,7 +264,7 @@ class ResponseTask:
         try:
             await self._encode(entry.fold, continues=decision.continues)
         except base.Refused as error:
-            ending = Ending("failed", (error.code, error.message))
+            ending = Ending("failed", (error.code, error.message), error.param)
             return ClaimPlan(decision.prev, response.prompt_ids or (), ending=ending)
         except base.EngineError:
             response.release_slots(tokens=0)

@@ -17,6 +17,7 @@ import array
 import enum
 import math
 from collections.abc import Collection, Sequence
+from typing import Final
 
 from tailrace.protocol import fold, records
 from worker.text import visible
@@ -105,7 +106,7 @@ class Generation:
     @property
     def pending(self) -> bool:
         """Whether a frame is ready."""
-        return bool(self._ids or self._full_frames)
+        return len(self._ids) > self._held or bool(self._full_frames)
 
     @property
     def reasoning(self) -> int:
@@ -182,8 +183,8 @@ class Generation:
 
     def frames(self, ts: float) -> list[records.Tok]:
         """Everything that is pending, as TOK records in order. `ts`: send time in ms."""
-        if self._ids:
-            self._cut()
+        if len(self._ids) > self._held:
+            self._cut(self._held)
         out = []
         for ids, text, marks, lp in self._full_frames:
             out.append(
@@ -196,8 +197,10 @@ class Generation:
         self._full_frames.clear()
         return out
 
-    def end(self, usage: records.Usage, error: tuple[str, str] | None = None) -> records.End:
-        """The END. No frame may be pending."""
+    def end(
+        self, usage: records.Usage, error: tuple[str, str] | None = None, param: str = ""
+    ) -> records.End:
+        """The END. `param`: the request's field at fault. No frame may be pending."""
         assert self.phase is Phase.FINISHED
         assert not self.pending
         text, marks = self._tail
@@ -212,6 +215,7 @@ class Generation:
             error,
             marks,
             tuple(self._vectors) if self.reason == "stop" else (),
+            param,
         )
 
     def close(self, reason: str) -> None:
@@ -241,17 +245,31 @@ class Generation:
         elif len(self._ids) >= self._most_ids or self._lp_characters >= MAX_LP_CHARACTERS:
             self._cut()
 
-    def _cut(self) -> None:
+    @property
+    def _held(self) -> int:
+        """How many ids wait until a stop string is complete or is none: only then it is known
+        whether their log probabilities are shown."""
+        return min(self._visible.hidden, len(self._ids)) if self._logprobs else 0
+
+    def _cut(self, held: int = 0) -> None:
+        """A frame of all ids but the last `held`, which show nothing."""
+        count = len(self._ids) - held
         text, marks = self._visible.consume(self.total - len(self._ids))
-        self._full_frames.append((self._ids, text, marks, tuple(self._lp)))
-        self._ids, self._lp, self._lp_characters = [], [], 0
+        self._full_frames.append((self._ids[:count], text, marks, tuple(self._lp[:count])))
+        self._ids, self._lp = self._ids[count:], self._lp[count:]
+        self._lp_characters = sum(map(_characters, self._lp))
 
     def _finish(self, reason: str) -> None:
+        if self._visible.over and (cut_away := self._held):
+            self._lp[-cut_away:] = [_NOT_SHOWN] * cut_away
         if self._ids:
             self._cut()
         self._visible.finish()
         self._tail = self._visible.consume(self.total)
         self.phase, self.reason = Phase.FINISHED, "stop" if self._visible.over else reason
+
+
+_NOT_SHOWN: Final = records.Lp("", 0.0)
 
 
 def _characters(lp: records.Lp) -> int:

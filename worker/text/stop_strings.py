@@ -14,31 +14,59 @@ class StopStrings:
     Attributes:
         complete: a stop string was found.
         _buffer: text that may be the beginning of a stop string; empty once `complete`.
+        _hidden: length of `_buffer`, or once `complete`, of the text that was cut away.
+        _lengths: characters of the last tokens, at least of those that are hidden as a whole.
     """
 
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = sorted((s for s in stops if s), key=len, reverse=True)
         self._buffer = ""
         self.complete = False
+        self._hidden = 0
+        self._lengths: list[int] = []
+
+    @property
+    def hidden_tokens(self) -> int:
+        """How many of the last tokens show nothing, because a stop string may begin there, or cut
+        them away. Tokens without a character belong to the one after them."""
+        if not self._hidden:
+            return 0
+        characters = 0
+        for number, length in enumerate(reversed(self._lengths)):
+            characters += length
+            if characters > self._hidden:
+                return number
+        return len(self._lengths)
+
+    def begin_token(self) -> None:
+        """What is pushed from now on is the next token's."""
+        if self._stops:
+            self._lengths = [*self._lengths[len(self._lengths) - self.hidden_tokens :], 0]
 
     def push(self, text: str) -> str:
         """Text outside stop strings. Text from a complete stop string on is dropped."""
         if not self._stops:
             return text
+        if self._lengths:
+            self._lengths[-1] += len(text)
         buffer = self._buffer
-        for character in text:
+        for at, character in enumerate(text, 1):
             buffer += character
             stop = next((s for s in self._stops if buffer.endswith(s)), None)
             if stop is not None:
                 self.complete, self._buffer = True, ""
+                self._hidden = len(stop) + len(text) - at
                 return buffer[: -len(stop)]
         keep = self._possible_start(buffer)
         self._buffer = buffer[len(buffer) - keep :]
+        self._hidden = keep
         return buffer[: len(buffer) - keep]
 
     def flush(self) -> str:
         """The stream ended: text that was held back is ordinary text."""
         buffer, self._buffer = self._buffer, ""
+        if not self.complete:
+            self._hidden = 0
         return buffer
 
     def _possible_start(self, text: str) -> int:

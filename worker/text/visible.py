@@ -80,6 +80,11 @@ class Visible(Protocol):
     over: bool
     reasoning: int
 
+    @property
+    def hidden(self) -> int:
+        """How many of the last ids show nothing, because a stop string may begin there, or because
+        one has cut them away."""
+
     def push(self, token: int) -> None:
         """The next id.
 
@@ -110,6 +115,7 @@ class Nothing:
     """Readers see only what the log has."""
 
     over = False
+    hidden = 0
 
     def __init__(self) -> None:
         self.reasoning = 0
@@ -142,7 +148,12 @@ class PlainText:
         self._stops = StopStrings(stop)
         self._text = ""
 
+    @property
+    def hidden(self) -> int:
+        return self._stops.hidden_tokens
+
     def push(self, token: int) -> None:
+        self._stops.begin_token()
         self._text += self._stops.push(self._detokenizer.push((token,)))
         self.over = self._stops.complete
 
@@ -202,7 +213,12 @@ class Items:
         self._position = 0
         self._failed = False
 
+    @property
+    def hidden(self) -> int:
+        return self._stops.hidden_tokens
+
     def push(self, token: int) -> None:
+        self._stops.begin_token()
         self._add(self._parse(self._parser.push, token))
         self._position += 1
         if self._open == "r" and self._position > self._copied:

@@ -142,6 +142,7 @@ const KINDS = new Map<unknown, ItemKind>([
 const DELTAS = new Map<unknown, ItemKind>([
   ["response.output_text.delta", "message"],
   ["response.reasoning_text.delta", "reasoning"],
+  ["response.reasoning_summary_text.delta", "reasoning"],
   ["response.function_call_arguments.delta", "function"],
   ["response.custom_tool_call_input.delta", "custom"],
 ]);
@@ -149,6 +150,7 @@ const DELTAS = new Map<unknown, ItemKind>([
 const WHOLE = new Map<unknown, { item: ItemKind; member: string }>([
   ["response.output_text.done", { item: "message", member: "text" }],
   ["response.reasoning_text.done", { item: "reasoning", member: "text" }],
+  ["response.reasoning_summary_text.done", { item: "reasoning", member: "text" }],
   ["response.function_call_arguments.done", { item: "function", member: "arguments" }],
   ["response.custom_tool_call_input.done", { item: "custom", member: "input" }],
 ]);

@@ -60,5 +60,5 @@ function citations(item: Fields): Fields[] {
 }
 
 function parts(item: Fields): Fields[] {
-  return Array.isArray(item["content"]) ? item["content"].map(fields).filter((part) => part !== null) : [];
+  return [item["summary"], item["content"]].flat().map(fields).filter((part) => part !== null);
 }

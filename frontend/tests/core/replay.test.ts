@@ -19,6 +19,16 @@ it.each(Object.keys(RECORDED) as (keyof typeof RECORDED)[])("reads the Response 
   expect(answerFromResponse(end)).toEqual({ ...answer, ...piecewise });
 });
 
+it("reads reasoning that stands in its summary as if it had been watched", () => {
+  const inSummary = (event: Raw): Raw => JSON.parse(JSON.stringify(event).replace(/reasoning_text/g, "reasoning_summary_text")) as Raw;
+  const events = recorded("items").map(inSummary);
+  const end = events.at(-1)?.["response"] as { id: string; output: Raw[] };
+  const output = end.output.map((item) => (item.type === "reasoning" ? { ...item, summary: item["content"], content: [] } : item));
+  expect(watch(events, end.id).text).not.toBe("");
+  expect(answerFromResponse({ ...end, output })).toEqual({ ...watch(recorded("items"), end.id), ...piecewise });
+  expect(watch(events, end.id)).toEqual(watch(recorded("items"), end.id));
+});
+
 it("begins one that runs anew", () => {
   expect(answerFromResponse({ id: "r", status: "in_progress", output: [{ type: "message", content: [{ type: "output_text", text: "half" }] }] })).toEqual(newAnswer("r"));
 });

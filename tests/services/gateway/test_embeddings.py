@@ -81,8 +81,8 @@ class TestCreate:
         [
             ({"input": ["a", ""]}, "input[1]", "not empty"),
             ({"input": ["a", [1] * 4097]}, "input[1]", "context window"),
-            ({"input": ["a", "b" * 20_000]}, "input", "'input[1]' has 5000 tokens"),
-            ({"input": "a", "dimensions": 33}, "input", "'dimensions'"),
+            ({"input": ["a", "b" * 20_000]}, "input[1]", "'input[1]' has 5000 tokens"),
+            ({"input": "a", "dimensions": 33}, "dimensions", "'dimensions'"),
         ],
     )
     async def test_what_cannot_be_embedded(

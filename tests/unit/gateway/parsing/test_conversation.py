@@ -58,6 +58,12 @@ class TestMessages:
         assert "tool_calls" not in first
         assert (second["reasoning_content"], second["tool_calls"]) == ("hm", [CALL_MESSAGE])
 
+    def test_reasoning_whose_text_is_its_summary_is_read_there(self) -> None:
+        parts = [{"type": "summary_text", "text": "hm"}]
+        summarized = {**REASONING, "summary": parts, "content": []}
+        (message,) = of(summarized, CALL)
+        assert message["reasoning_content"] == "hm"
+
     def test_reasoning_without_an_answer_says_nothing(self) -> None:
         assert of(REASONING, *QUESTION) == QUESTION
 

@@ -57,8 +57,8 @@ def test_reasoning() -> None:
     assert responses({"reasoning": {"effort": "xhigh", "summary": "auto"}}).reasoning == (
         Reasoning("xhigh", "auto")
     )
-    assert responses({"reasoning": {"generate_summary": "concise"}}).reasoning == (
-        Reasoning(None, "concise")
+    assert responses({"reasoning": {"generate_summary": "detailed"}}).reasoning == (
+        Reasoning(None, "detailed")
     )
     create = chat({"reasoning_effort": "none"}).reasoning
     assert create == Reasoning("none")
@@ -90,6 +90,7 @@ BOTH: list[tuple[dict[str, Any], str, str]] = [
         ({"reasoning": {"effort": "a lot"}}, "reasoning.effort", "invalid_value"),
         ({"reasoning": {"effort": 5}}, "reasoning.effort", "invalid_type"),
         ({"reasoning": {"summary": "x"}}, "reasoning.summary", "invalid_value"),
+        ({"reasoning": {"summary": "concise"}}, "reasoning.summary", "invalid_value"),
         ({"reasoning": {"generate_summary": []}}, "reasoning.generate_summary", "invalid_type"),
         ({"include": "x"}, "include", "invalid_type"),
     ],

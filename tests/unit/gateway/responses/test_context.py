@@ -84,7 +84,11 @@ class TestTurns:
             "namespace": "crm",
             "arguments": "{}",
         }
-        reasoning = {"type": "reasoning", "content": [{"type": "reasoning_text", "text": "hm"}]}
+        reasoning = {
+            "type": "reasoning",
+            "summary": [{"type": "summary_text", "text": "h"}],
+            "content": [{"type": "reasoning_text", "text": "hm"}],
+        }
         text = {"type": "message", "content": [{"type": "output_text", "text": "I look."}]}
         custom = {
             "type": "custom_tool_call",

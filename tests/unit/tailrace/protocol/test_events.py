@@ -3,6 +3,7 @@ the shapes the official client declares."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -303,6 +304,17 @@ def test_a_failure_that_names_its_cause_is_passed_on() -> None:
     final = run(WAYS["failed at once"][0])[-1].response
     assert final is not None
     assert final["error"] == {"code": "server_error", "message": "Engine died."}
+
+
+def test_a_failure_names_the_field_at_fault() -> None:
+    failed = ended("failed", error=("invalid_value", "Too many."))
+    final = run([dataclasses.replace(failed, param="dimensions")])[-1].response
+    assert final is not None
+    assert final["error"] == {
+        "code": "invalid_value",
+        "message": "Too many.",
+        "param": "dimensions",
+    }
 
 
 @ways

@@ -24,6 +24,7 @@ RID = ids.mint(ids.Address(b"test", 5, 6), bytes(range(11)))
 REST = RID.removeprefix("resp_")
 OWNER = records.Owner("i", "s")
 ECHO = events.echo(RID, 1_700_000_000, "m")
+SUMMARY = events.echo(RID, 1_700_000_000, "m", reasoning={"effort": None, "summary": "auto"})
 _stream_event: TypeAdapter[Any] = TypeAdapter(sdk.ResponseStreamEvent)
 
 
@@ -72,8 +73,10 @@ def log_of(
     return found
 
 
-def series_of(log: Iterable[records.TokenRecord]) -> list[events.Event]:
-    state, series = fold.Fold(), events.Series(ECHO)
+def series_of(
+    log: Iterable[records.TokenRecord], echo: dict[str, Any] = ECHO
+) -> list[events.Event]:
+    state, series = fold.Fold(), events.Series(echo)
     shown = series.open()
     for offset, record in enumerate(log):
         effect = state.apply(record, offset, 1_700_000_003_000)
@@ -130,15 +133,15 @@ def test_a_division_into_frames_changes_only_how_deltas_are_cut(
     assert without[0] == without[1]
 
 
-@given(answers, divisions, takeovers_, st.booleans())
+@given(answers, divisions, takeovers_, st.booleans(), st.booleans())
 def test_the_judge_derives_the_same_events_and_the_same_marks(
-    answer: str, sizes: list[int], takeovers: list[int], logprobs: bool
+    answer: str, sizes: list[int], takeovers: list[int], logprobs: bool, in_summary: bool
 ) -> None:
     log = log_of(answer, sizes, takeovers, logprobs=logprobs)
     account = accounted(log)
-    assert [(kind, delta) for kind, delta, _ in outcome.events(account, background=False)] == [
-        (e.type, e.delta) for e in series_of(log)
-    ]
+    derived = outcome.events(account, background=False, in_summary=in_summary)
+    shown = series_of(log, SUMMARY if in_summary else ECHO)
+    assert [(kind, delta) for kind, delta, _ in derived] == [(e.type, e.delta) for e in shown]
     state = fold.Fold()
     effects = [state.apply(r, i) for i, r in enumerate(log)]
     last = effects[-1]
@@ -175,15 +178,16 @@ def _text(item: dict[str, Any]) -> str:
     return "".join(part["text"] for part in item["content"])
 
 
-@given(answers, divisions, st.booleans())
+@given(answers, divisions, st.booleans(), st.booleans())
 def test_the_official_clients_types_and_its_stream_helper_accept_every_event(
-    answer: str, sizes: list[int], logprobs: bool
+    answer: str, sizes: list[int], logprobs: bool, in_summary: bool
 ) -> None:
     state = ResponseStreamState(
         input_tools=[], text_format=Omit()
     )  # raises at an item whose identity changes
     told: list[Any] = []
-    for event in series_of(log_of(answer, sizes, logprobs=logprobs)):
+    echo = SUMMARY if in_summary else ECHO
+    for event in series_of(log_of(answer, sizes, logprobs=logprobs), echo):
         parsed = _stream_event.validate_json(event.body, strict=True)
         assert parsed.type == event.type
         told += state.handle_event(parsed)
@@ -235,6 +239,33 @@ def test_an_answer_with_every_kind_of_item_event_by_event() -> None:
     calls = [b["item"] for b in shown if b.get("item", {}).get("type") == "function_call"]
     assert [call["call_id"] for call in calls[::2]] == [ids.call_id(RID, 0), ids.call_id(RID, 1)]
     assert {call["name"] for call in calls} == {"weather"}
+
+
+def test_reasoning_is_its_summary_if_the_client_requests_one() -> None:
+    """By the same number of events: a stream that began on a version that showed it as content can
+    be resumed."""
+    log = log_of("<rI think.<mA", [3] * 9)
+    shown, summarized = series_of(log), series_of(log, SUMMARY)
+    assert len(shown) == len(summarized)
+    brief = [
+        (body["type"].removeprefix("response."), body.get("summary_index"), _brief(body))
+        for body in joined(summarized)
+    ]
+    reasoning = f"rs_{REST}"
+    assert brief[2:8] == [
+        ("output_item.added", None, reasoning),
+        ("reasoning_summary_part.added", 0, ""),
+        ("reasoning_summary_text.delta", 0, "I think."),
+        ("reasoning_summary_text.done", 0, "I think."),
+        ("reasoning_summary_part.done", 0, "I think."),
+        ("output_item.done", None, reasoning),
+    ]
+    final = summarized[-1].response
+    assert final is not None
+    thought = {"type": "summary_text", "text": "I think."}
+    assert final["output"][0]["summary"] == [thought]
+    assert final["output"][0]["content"] == []
+    assert final["output"][1]["content"][0]["text"] == "A"
 
 
 def test_golden_transcript_of_an_answer_with_items() -> None:

@@ -57,6 +57,13 @@ RECORDED: list[tuple[Any, bytes]] = [
         b'"error":["c","m"]}',
     ),
     (
+        records.End("resp_a", "n1", 0, "failed", "0" * 16, "", USAGE, ("c", "m"), param="top_p"),
+        b'{"t":"END","rid":"resp_a","own":"n1","seq":0,"reason":"failed",'
+        b'"digest":"0000000000000000","usage":'
+        + USAGE_JSON
+        + b',"error":["c","m"],"param":"top_p"}',
+    ),
+    (
         records.Request(
             "resp_a",
             OWNER,

@@ -158,6 +158,13 @@ def test_what_is_kept_of_a_continued_response_has_its_segments() -> None:
     assert finished.unpack(rid(1), finished.pack(state)).former == former
 
 
+def test_what_is_kept_of_a_failed_response_has_its_error() -> None:
+    error = ("invalid_value", "Too many.")
+    over = fold.Ended("failed", "failed", "", USAGE, error, 7, param="dimensions")
+    state = fold.Fold(phase=fold.Phase.DONE, ended=over)
+    assert finished.unpack(rid(1), finished.pack(state)).ended == over
+
+
 def test_what_is_kept_of_a_response_has_the_times_of_its_tokens() -> None:
     """So the usage record that is written again says the same times."""
     state, own = Partition(0, 0, 0), "own1"

@@ -842,10 +842,12 @@ async def test_what_the_engine_cannot_do_ends_the_response_by_name() -> None:
         tools = [{"type": "function", "function": {"name": "f"}}]
         request = new_request(worker.memory, tools=tools)
         assert await worker.serve(request).outcome() is Outcome.DONE
-        assert answer(worker.memory, request.rid).ended.error == (
+        ended = answer(worker.memory, request.rid).ended
+        assert ended.error == (
             "unsupported_parameter",
             "The model does not support `tools` here.",
         )
+        assert ended.param == "tools"
 
 
 def serve_batch(worker: Worker, request: records.Request) -> Served:

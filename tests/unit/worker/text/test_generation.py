@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import pytest
@@ -9,8 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tailrace.protocol import fold, ids, records
+from tests.support import cases
 from worker.engines import scripted
 from worker.text import generation, visible
+from worker.text.stop_strings import StopStrings
 
 RID = ids.mint(ids.Address(b"abcd", 0, 0), b"r" * 11)
 OWNER = records.Owner("i", "s")
@@ -40,6 +43,7 @@ def make(
     stop: tuple[str, ...] = (),
     max_tokens: int = 1_000,
     stop_ids: tuple[int, ...] = (),
+    logprobs: bool = False,
 ) -> generation.Generation:
     attempt = generation.Generation(
         rid=RID,
@@ -47,6 +51,7 @@ def make(
         view=visible.PlainText(Letters(), stop),
         max_tokens=max_tokens,
         stop_ids=stop_ids,
+        logprobs=logprobs,
     )
     attempt.resume(visible.Accepted.from_fold(state or fold.Fold()))
     return attempt
@@ -151,6 +156,49 @@ def test_a_stop_string_ends_the_answer_before_it_and_drops_later_ids_of_the_same
     assert "".join(f.text for f in frames) == "ab"
     assert sum(len(f.ids) for f in frames) == 5
     assert (made.reason, made.end(records.Usage()).text_tail) == ("stop", "")
+
+
+def likely(raw: bytes) -> list[records.Lp]:
+    return [records.Lp(chr(each), -1.0) for each in raw]
+
+
+@cases.each("sizes", [[1], [2], [3], [99], [1, 99]])
+def test_tokens_that_a_stop_string_cuts_away_have_no_log_probabilities(sizes: list[int]) -> None:
+    """As their text, they were shown while the stop string was not complete."""
+    raw, made, frames = b"abEcENDmore", make(stop=("END", "zzz"), logprobs=True), []
+    steps = itertools.cycle(sizes)
+    while raw and made.phase is generation.Phase.RUNNING:
+        step, raw = raw[: (size := next(steps))], raw[size:]
+        made.push(list(step), None, likely(step))
+        frames += made.frames(0)
+    assert "".join(f.text for f in frames) == "abEc"
+    assert "".join(lp.token for f in frames for lp in f.lp) == "abEc"
+    assert [len(f.lp) for f in frames] == [len(f.ids) for f in frames]
+    assert made.end(records.Usage()).seq == len("abEcEND")
+
+
+def test_log_probabilities_are_held_back_with_the_text_and_released_with_it() -> None:
+    made = make(stop=("END",), logprobs=True)
+    made.push(list(b"abEN"), None, likely(b"abEN"))
+    assert [(f.text, len(f.ids)) for f in made.frames(0)] == [("ab", 2)]
+    assert not made.pending
+    assert made.stand_down() == 2
+    made = make(stop=("END",), logprobs=True)
+    made.push(list(b"abEN"), "length", likely(b"abEN"))
+    frames = made.frames(0)
+    assert "".join(lp.token for f in frames for lp in f.lp) == "abEN"
+    assert [f.text for f in frames] == ["ab"]
+    assert made.end(records.Usage()).text_tail == "EN"
+
+
+def test_a_token_that_a_stop_string_cuts_in_two_keeps_its_log_probability() -> None:
+    cut = StopStrings(["\n\n"])
+    for text in ("a", "b\n", "\n", "more"):
+        cut.begin_token()
+        cut.push(text)
+        if cut.complete:
+            break
+    assert cut.hidden_tokens == 1
 
 
 def test_a_stop_string_completed_by_the_last_flush_still_stops() -> None:
