@@ -17,6 +17,9 @@ from tailrace.protocol import log_words
 
 BUSY_S: Final = 10.0  # how long SQLite waits for another process that writes
 ANSWER_S: Final = 5.0
+# After how long a connection to a SQLite file is replaced. An open one goes on with the pages that
+# it has read, and with a file that was moved away: damage and a restored file stay unnoticed.
+REOPEN_S: Final = 5
 _LOCK: Final = 7_245_101_904  # of PostgreSQL: a number that stands for the archive
 
 # Errors of a database that is away, locked for too long or without its tables. SQLAlchemy does not
@@ -87,6 +90,7 @@ def engine(url: str, *, create: bool = False) -> AsyncEngine:
             # SQLAlchemy's default pool for files would give every thread a connection.
             poolclass=sa.pool.AsyncAdaptedQueuePool,
             pool_size=4,
+            pool_recycle=REOPEN_S,
         )
         _begin_explicitly(sqlite)
         return sqlite

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
-from tailrace.protocol import wait_times
+from tailrace.protocol import records, wait_times
 
 INVALID_REQUEST: Final = "invalid_request_error"
 SERVER_ERROR: Final = "server_error"
@@ -144,7 +144,12 @@ def context_length_exceeded(limit: int, param: str | None = "input") -> ApiError
 
 def record_too_large() -> ApiError:
     """The conversation does not fit into one record of the log."""
-    return invalid_request("The conversation is too long.", "input", "context_length_exceeded")
+    message = (
+        f"The request, with the conversation it continues, has more than the "
+        f"{records.MAX_RECORD_BYTES >> 10} KiB of one record. Shorten the input or begin a new "
+        f"conversation; send images and files by POST /v1/files and their 'file_id'."
+    )
+    return invalid_request(message, "input", "context_length_exceeded")
 
 
 def unknown_event(type: object) -> ApiError:  # the name the protocol gives it

@@ -122,7 +122,7 @@ class _Answer:
             return []
         answered = sum("tool_calls" in m for m in messages[last + 1 :])
         sections: list[list[Command]] = [[]]
-        for line in content_text(messages[last].get("content")).splitlines():
+        for line in content_text(messages[last].get("content")).split("\n"):
             command = _COMMAND.fullmatch(line.strip())
             if command is None:
                 continue
