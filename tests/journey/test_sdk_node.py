@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ import pytest
 
 from tests.journey.conftest import MODEL, Stack
 from tests.journey.test_sdk_tools import expected
-from tests.journey.test_takeover import Watcher, owner
+from tests.journey.test_takeover import Watcher, kill_owner
 from tests.support import read_log
 
 HERE = Path(__file__).parent / "node"
@@ -83,7 +82,7 @@ def tools(scripted_stack: Stack, node: str) -> Any:
         assert running.stderr is not None
         rid = running.stderr.readline().strip()
         if rid.startswith("resp_"):
-            os.kill(workers[owner(stack, rid)], signal.SIGKILL)
+            kill_owner(stack, rid, workers)
         said, failed = running.communicate(timeout=120)
     assert running.returncode == 0, rid + failed[-3000:]
     return {**json.loads(said), "rid": rid}

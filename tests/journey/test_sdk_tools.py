@@ -4,8 +4,6 @@ scripted engine; and a worker that is killed in the middle of the arguments of a
 from __future__ import annotations
 
 import json
-import os
-import signal
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -16,7 +14,7 @@ import pytest
 
 from tailrace.protocol import records
 from tests.journey.conftest import MODEL, Stack
-from tests.journey.test_takeover import Watcher, owner
+from tests.journey.test_takeover import Watcher, kill_owner
 from tests.support import read_log
 from worker.engines import scripted, scripted_markers
 
@@ -205,7 +203,7 @@ def test_a_worker_dies_in_the_middle_of_the_arguments(client: Any, scripted_stac
     assert enough.wait(60), "the arguments stream"
     rid = seen[0].response.id
     before = len(seen)
-    os.kill(workers[owner(scripted_stack, rid)], signal.SIGKILL)
+    kill_owner(scripted_stack, rid, workers)
     reader.join(120)
     assert not reader.is_alive()
     assert len(seen) > before + 20, "it went on after the death"

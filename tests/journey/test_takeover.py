@@ -7,7 +7,7 @@ import json
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +101,20 @@ def owner(stack: Stack, rid: str) -> str:
     return claims[-1].worker.split("/")[0] if claims else ""
 
 
+def kill_owner(stack: Stack, rid: str, workers: Mapping[str, int]) -> None:
+    """Kill the worker that holds the response. `workers`: the pid of each, which stand still
+    meanwhile, so that the answer does not end before its owner is found."""
+    pids = dict(workers)
+    for pid in pids.values():
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        killed = pids.pop(owner(stack, rid))
+        os.kill(killed, signal.SIGKILL)
+    finally:
+        for pid in pids.values():
+            os.kill(pid, signal.SIGCONT)
+
+
 def deltas(w: Watcher) -> int:
     return sum(e["type"] == "response.output_text.delta" for e in w.events)
 
@@ -169,7 +183,7 @@ def test_the_scripted_text_is_exactly_the_text_without_a_fault(scripted_stack: S
     for w in watchers:
         w.start()
     conftest.wait_for(lambda: deltas(watchers[0]) >= 20, "the answer streams", 30)
-    os.kill(workers[owner(scripted_stack, rid)], signal.SIGKILL)
+    kill_owner(scripted_stack, rid, workers)
     check(watchers)
     assert watchers[0].text == scripted.expected_text(
         [{"role": "user", "content": "takeover"}], 1500

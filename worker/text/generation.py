@@ -19,6 +19,8 @@ import math
 from collections.abc import Collection, Sequence
 from typing import Final
 
+import msgspec
+
 from tailrace.protocol import fold, records
 from worker.text import visible
 
@@ -57,7 +59,10 @@ class Generation:
         _visible: text and marks that are in no frame yet.
         _next: seq of the next frame.
         _h: parent hash of the next frame.
-        _ids: ids of the next frame; empty right after `frames`.
+        _ids: ids of the next frames.
+        _settled: number of those that a frame may have now. With log probabilities the others wait
+            until a stop string is complete or is none: only then it is known which are shown.
+        _text, _marks: those of the settled ids.
         _lp: their log probabilities, if the client asked for them.
         _lp_characters: length of the tokens in `_lp`.
         _vectors: of the inputs that were embedded so far. Only END holds them.
@@ -93,6 +98,9 @@ class Generation:
         self._next = 0
         self._h = fold.H0
         self._ids: list[int] = []
+        self._settled = 0
+        self._text = ""
+        self._marks: visible.Marks = ()
         self._lp: list[records.Lp] = []
         self._lp_characters = 0
         self._full_frames: list[_Frame] = []
@@ -106,7 +114,8 @@ class Generation:
     @property
     def pending(self) -> bool:
         """Whether a frame is ready."""
-        return len(self._ids) > self._held or bool(self._full_frames)
+        ready = self._settled if self._logprobs else len(self._ids)
+        return ready > 0 or bool(self._full_frames)
 
     @property
     def reasoning(self) -> int:
@@ -146,8 +155,8 @@ class Generation:
                 return
             self._visible.push(token)
             self._count(token)
-        if self._ids:
-            self._cut()
+        self._settle()
+        self._cut()
 
     def push(
         self,
@@ -183,8 +192,9 @@ class Generation:
 
     def frames(self, ts: float) -> list[records.Tok]:
         """Everything that is pending, as TOK records in order. `ts`: send time in ms."""
-        if len(self._ids) > self._held:
-            self._cut(self._held)
+        if not self._logprobs:
+            self._settle()
+        self._cut()
         out = []
         for ids, text, marks, lp in self._full_frames:
             out.append(
@@ -231,7 +241,7 @@ class Generation:
         """Stop without END. Returns the seq that a YIELD names. Pending frames are dropped: a
         successor generates them again."""
         self.phase = Phase.STOPPED
-        self._ids, self._lp = [], []
+        self._ids, self._lp, self._settled = [], [], 0
         self._full_frames.clear()
         return self._next
 
@@ -243,27 +253,40 @@ class Generation:
         elif self.total >= self._max_tokens:
             self._finish("stop" if token in self._stop_ids else "length")
         elif len(self._ids) >= self._most_ids or self._lp_characters >= MAX_LP_CHARACTERS:
+            self._settle()
             self._cut()
+        elif self._logprobs and not self._visible.hidden:
+            self._settle()
 
-    @property
-    def _held(self) -> int:
-        """How many ids wait until a stop string is complete or is none: only then it is known
-        whether their log probabilities are shown."""
-        return min(self._visible.hidden, len(self._ids)) if self._logprobs else 0
-
-    def _cut(self, held: int = 0) -> None:
-        """A frame of all ids but the last `held`, which show nothing."""
-        count = len(self._ids) - held
+    def _settle(self) -> None:
+        """A frame may have all ids so far."""
+        if not self._ids:
+            return  # text without ids is for the next frame, or for END
         text, marks = self._visible.consume(self.total - len(self._ids))
-        self._full_frames.append((self._ids[:count], text, marks, tuple(self._lp[:count])))
-        self._ids, self._lp = self._ids[count:], self._lp[count:]
+        if marks and self._text:
+            behind = len(self._text)
+            marks = tuple(msgspec.structs.replace(each, at=behind + each.at) for each in marks)
+        self._text += text
+        self._marks += marks
+        self._settled = len(self._ids)
+
+    def _cut(self) -> None:
+        """A frame of the settled ids."""
+        count = self._settled
+        if not count:
+            return
+        frame = self._ids[:count], self._text, self._marks, tuple(self._lp[:count])
+        self._full_frames.append(frame)
+        self._ids, self._lp, self._settled = self._ids[count:], self._lp[count:], 0
+        self._text, self._marks = "", ()
         self._lp_characters = sum(map(_characters, self._lp))
 
     def _finish(self, reason: str) -> None:
-        if self._visible.over and (cut_away := self._held):
-            self._lp[-cut_away:] = [_NOT_SHOWN] * cut_away
-        if self._ids:
-            self._cut()
+        if self._visible.over and self._logprobs:
+            cut_away = min(self._visible.hidden, len(self._ids))
+            self._lp[len(self._ids) - cut_away :] = [_NOT_SHOWN] * cut_away
+        self._settle()
+        self._cut()
         self._visible.finish()
         self._tail = self._visible.consume(self.total)
         self.phase, self.reason = Phase.FINISHED, "stop" if self._visible.over else reason

@@ -177,6 +177,35 @@ def test_tokens_that_a_stop_string_cuts_away_have_no_log_probabilities(sizes: li
     assert made.end(records.Usage()).seq == len("abEcEND")
 
 
+@given(
+    st.text(alphabet="abEN", min_size=1, max_size=30),
+    st.lists(st.sampled_from(["EN", "NEa", "bb", "ENEN"]), max_size=2),
+    st.lists(st.integers(1, 9), min_size=1, max_size=9),
+    st.integers(0, 30),
+)
+def test_log_probabilities_are_those_of_the_text(
+    text: str, stop: list[str], sizes: list[int], seam: int
+) -> None:
+    """A token is a character here. Another owner goes on after `seam` tokens."""
+    reader, frames, steps = Reader(), list[records.Tok](), itertools.cycle(sizes)
+    reader.claim("a")
+    made = make(stop=tuple(stop), logprobs=True)
+    while made.phase is generation.Phase.RUNNING:
+        if made.total >= seam and made.fencing_token == "a":
+            made.stand_down()
+            reader.claim("b")
+            made = make("b", reader.fold, stop=tuple(stop), logprobs=True)
+            continue
+        step = text.encode()[made.total : made.total + next(steps)]
+        is_last = made.total + len(step) >= len(text)
+        made.push(list(step), "length" if is_last else None, likely(step))
+        for frame in made.frames(0):
+            frames.append(frame)
+            assert isinstance(reader.apply(frame), fold.Accepted)
+    assert isinstance(reader.apply(made.end(records.Usage())), fold.Ended)
+    assert "".join(lp.token for frame in frames for lp in frame.lp) == reader.text
+
+
 def test_log_probabilities_are_held_back_with_the_text_and_released_with_it() -> None:
     made = make(stop=("END",), logprobs=True)
     made.push(list(b"abEN"), None, likely(b"abEN"))
