@@ -42,7 +42,7 @@ def overwrite(path: Path, first: int) -> None:
         file.write(b"x" * (path.stat().st_size - first))
 
 
-DAMAGES: dict[str, Callable[[Path], None]] = {
+DAMAGES: dict[str, Callable[[Path], object]] = {
     "all": lambda path: overwrite(path, 0),
     "all but the first page": lambda path: overwrite(path, 4096),
     "empty": lambda path: path.write_bytes(b""),
