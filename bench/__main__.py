@@ -28,6 +28,7 @@ from bench import (
     hop,
     items,
     measure,
+    paced,
     page,
     report,
     resume,
@@ -52,6 +53,7 @@ SUITES: dict[str, ModuleType] = {
         history,
         waits,
         hop,
+        paced,
         gateway_cost,
         fanout,
         items,
@@ -68,6 +70,7 @@ NOT_QUICK = {
     handover.NAME,
     history.NAME,
     items.NAME,
+    paced.NAME,
     waits.NAME,
 }
 SHARED_SEQUENCES = 4096  # thousands of responses must not wait for the shared stack's engine

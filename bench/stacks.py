@@ -33,7 +33,7 @@ from worker.engines import vllm_cpu
 TAILRACE: Final = Path(sys.executable).with_name("tailrace")
 ENGINE_PYTHON: Final = paths.ROOT / ".venv-engine/bin/python"
 START_DEADLINE_S: Final = 300.0
-OURS, THEIRS = "tailrace", "vllm serve"
+OURS, THEIRS, FLOOR = "tailrace", "vllm serve", "floor"
 
 RUN_ON: Final = ("kafka", "redis")
 THAW_S: Final = 1.0  # until requests that timed out during the freeze have been repeated
@@ -319,6 +319,21 @@ def vllm_server(
         yield Side(THEIRS, f"http://127.0.0.1:{port}", name, {}, {"server": [server.pid]})
     finally:
         _end(server)
+
+
+@contextlib.contextmanager
+def floor(scratch: Path, steps: str) -> Iterator[Side]:
+    """Run `bench.floor_server`."""
+    port = ports.free_port()
+    log = scratch / f"floor-{port}.log"
+    server = _start(
+        [sys.executable, "-m", "bench.floor_server", str(port), steps], environment(), log
+    )
+    try:
+        _until_healthy(server, f"http://127.0.0.1:{port}/health", log)
+        yield Side(FLOOR, f"http://127.0.0.1:{port}", "floor", {}, {"server": [server.pid]})
+    finally:
+        end(server)
 
 
 def server_options(

@@ -214,6 +214,12 @@ def _origins(text: str) -> frozenset[str]:
     return origins
 
 
+def _steps(text: str) -> tuple[tuple[int, float], ...]:
+    """Pairs of a number and seconds, by number."""
+    pairs = [each.split(":") for each in _items(text)]
+    return tuple(sorted((int(most), float(ms) / 1000) for most, ms in pairs))
+
+
 def _networks(text: str) -> tuple[Network, ...]:
     return tuple(ipaddress.ip_network(each) for each in _items(text))
 
@@ -255,6 +261,7 @@ ORIGINS: Final = Kind(
 NAMES: Final = Kind(
     "a list of names, separated by commas", lambda text: frozenset(_items(text)), frozenset()
 )
+STEPS: Final = Kind("pairs of a number and milliseconds (1:6.1), separated by commas", _steps, ())
 NETWORKS: Final = Kind("a list of networks (10.0.0.0/8), separated by commas", _networks, ())
 RECORD_KEYS: Final = Kind("a file of record keys", _record_keys, None)
 POOL: Final = Kind("the name of a pool (a-z, 0-9 and hyphens)", _pool)

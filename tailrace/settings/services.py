@@ -140,6 +140,7 @@ class WorkerSettings(ServiceSettings):
     script_first_token_s: float
     script_fail_every: int
     script_prefill_s: float
+    script_steps: tuple[tuple[int, float], ...]
     script_cache_tokens: int
     script_refuses: frozenset[str]
     script_ends: frozenset[str]

@@ -591,6 +591,14 @@ VARIABLES: Final = (
         "ms",
     ),
     Variable(
+        "TAILRACE_SCRIPT_STEPS",
+        "script_steps",
+        (WORKER,),
+        kinds.STEPS,
+        "steps of the scripted engine, each of which gives every response a token, as pairs of the "
+        "most responses and ms (1:6.1,8:6.2), for tests; without: each at its own pace",
+    ),
+    Variable(
         "TAILRACE_SCRIPT_CACHE_TOKENS",
         "script_cache_tokens",
         (WORKER,),

@@ -52,6 +52,7 @@ from worker.engines import (
     scripted_cache,
     scripted_embeddings,
     scripted_markers,
+    scripted_steps,
 )
 from worker.prefixes import cached_blocks
 from worker.text import generation
@@ -339,6 +340,7 @@ def create(s: settings.WorkerSettings) -> Scripted:
     engine.fail_every = s.script_fail_every
     engine.prefill_s = s.script_prefill_s
     engine.refuses, engine.ends = s.script_refuses, s.script_ends
+    engine.set_steps(s.script_steps)
     if s.cache == "prefix":
         engine.hold(s.script_cache_tokens)
     return engine
@@ -355,6 +357,7 @@ class Scripted:
         fail_every: every n-th attempt fails for good; 0: none.
         refuses, ends: fields (`engine_fields.TABLE`) that it refuses, and with which it ends.
         _cache: of prompts; None: it has none.
+        _step_clock: of its steps; None: each response has a pace of its own.
         _computing: held while a prompt is computed.
         _hangs: a request with `engine_hang` stopped all of them for the rest of the process.
     """
@@ -381,7 +384,13 @@ class Scripted:
         self.attempts = 0
         self.cached_blocks: cached_blocks.CachedBlocks | None = None
         self._cache: scripted_cache.PrefixCache | None = None
+        self._step_clock: scripted_steps.StepClock | None = None
         self._computing = asyncio.Lock()
+
+    def set_steps(self, durations: Sequence[tuple[int, float]]) -> None:
+        """Give all responses a token a step; without durations, each at its own pace."""
+        clock = scripted_steps.StepClock(durations, lambda: self.running)
+        self._step_clock = clock if durations else None
 
     def hold(self, tokens: int) -> None:
         """Set the size of the prefix cache in tokens; 0: no cache."""
@@ -432,7 +441,9 @@ class Scripted:
             await asyncio.sleep(self.first_token_s)
             hits = await self._prefill(job)
             for token_id in answer(request, job.output_so_far, nonce):
-                await asyncio.sleep(await self._fault(cues, len(job.output_so_far) + count, pace_s))
+                pause_s = await self._fault(cues, len(job.output_so_far) + count, pace_s)
+                clock = self._step_clock
+                await (asyncio.sleep(pause_s) if clock is None else clock.next())
                 count += 1
                 finish = "length" if count >= job.max_tokens else None
                 lp = () if top is None else logprobs((token_id,), top)

@@ -46,6 +46,7 @@ def test_a_quick_run_leaves_out_what_starts_deployments_of_its_own_unless_it_is_
         "handover",
         "history",
         "items",
+        "paced",
         "waits",
     }
     assert command.choose(["history", "gpu"], quick=True) == ["gpu", "history"]
