@@ -170,6 +170,8 @@ async def steps(
         space = "" if ids else space
         chunks += bool(delta.get("content") or _thinks(delta) or delta.get("tool_calls"))
         yield base.Step(ids)
+    if finish is not None and (ids := writer.finish()):
+        yield base.Step(ids)
     yield _last(finish, usage, chunks, so_far)
 
 

@@ -11,6 +11,7 @@ format or reasoning may be several items. There, ids above all code points mark 
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -47,17 +48,65 @@ def text_in(delta: dict[str, Any], *names: str) -> str:
     return next((v for v in map(delta.get, names) if isinstance(v, str) and v), "")
 
 
+class _Item:
+    """An item of an answer.
+
+    Attributes:
+        marker: its kind.
+        ids: those that are not written yet.
+        id: the server's name of a call; empty without one.
+        written: all of it is written; another item follows.
+        _depth: of a call's arguments: objects and arrays that are open; None before the first one.
+        _in_text, _escaped: where in a string of the arguments their text ends.
+    """
+
+    def __init__(self, marker: int, ids: Sequence[int] = (), id_: str = "") -> None:
+        self.marker, self.ids, self.id = marker, [*ids], id_
+        self.written = False
+        self._depth: int | None = None
+        self._in_text = self._escaped = False
+
+    @property
+    def whole(self) -> bool:
+        """Nothing is missing: it is no call, or its arguments are whole."""
+        return self.marker != CALL or self._depth == 0
+
+    def add(self, text: str) -> None:
+        self.ids += code_points(text)
+        if self.marker == CALL:
+            for character in text:
+                self._read(character)
+
+    def _read(self, character: str) -> None:
+        if self._escaped:
+            self._escaped = False
+        elif self._in_text:
+            self._in_text, self._escaped = character != '"', character == "\\"
+        elif character == '"':
+            self._in_text = True
+        elif character in "{[":
+            self._depth = (self._depth or 0) + 1
+        elif character in "}]" and self._depth:
+            self._depth -= 1
+
+
 class Writer:
     """Makes ids of the deltas of one answer.
 
+    Ids are one item after the other. Servers send pieces of parallel calls in turn, or the rest of
+    a call after a text. So what follows a call is written once the call's arguments are whole.
+
     Attributes:
-        _open: marker of the item that is open; a message at the beginning.
-        _index: the server's number of the call that is open; -1 before the first.
+        _items: those that are not written as a whole, the open one first; a message at the
+            beginning.
+        _calls: the newest call of each of the server's numbers.
+        _newest: the newest call.
     """
 
     def __init__(self) -> None:
-        self._open = MESSAGE
-        self._index = -1
+        self._items = collections.deque([_Item(MESSAGE)])
+        self._calls: dict[int, _Item] = {}
+        self._newest: _Item | None = None
 
     def delta(self, delta: dict[str, Any], *, items: bool) -> list[int]:
         """The ids of a chunk's delta. Without `items` reasoning and calls are left out.
@@ -65,36 +114,64 @@ class Writer:
         Raises:
             BadCall: a call without a name, or a part of one that is complete already.
         """
-        ids: list[int] = []
         if items and (thought := text_in(delta, *THOUGHTS)):
-            ids += self._item(REASONING) + code_points(thought)
+            self._add(REASONING, thought)
         if text := text_in(delta, "content", "refusal"):
-            ids += (self._item(MESSAGE) if items else []) + code_points(text)
+            self._add(MESSAGE, text)
         for call in (delta.get("tool_calls") or []) if items else []:
-            ids += self._call(call)
-        return ids
+            self._call(call)
+        return self._written()
 
-    def _item(self, marker: int) -> list[int]:
-        if self._open == marker:
-            return []
-        self._open = marker
-        return [marker]
+    def finish(self) -> list[int]:
+        """The ids that are left at the end of the answer."""
+        return [*self._written(), *(i for item in self._items for i in item.ids)]
 
-    def _call(self, call: Any) -> list[int]:
+    def _written(self) -> list[int]:
+        """The ids that may be written now."""
+        ids: list[int] = []
+        while True:
+            item = self._items[0]
+            ids += item.ids
+            item.ids = []
+            if len(self._items) == 1 or not item.whole:
+                return ids
+            item.written = True
+            self._items.popleft()
+
+    def _add(self, marker: int, text: str) -> None:
+        if self._items[-1].marker != marker:
+            self._items.append(_Item(marker, [marker]))
+        self._items[-1].add(text)
+
+    def _call(self, call: Any) -> None:
         members = call if isinstance(call, dict) else {}
         function = members.get("function")
         function = function if isinstance(function, dict) else {}
-        name, arguments = function.get("name"), function.get("arguments") or ""
+        name, id_ = text_in(function, "name"), text_in(members, "id")
+        arguments = str(function.get("arguments") or "")
         # Servers that send each call in one piece may leave the number out.
-        index = members.get("index")
-        if not isinstance(index, int):
-            index = self._index + 1 if name else self._index
-        if index == self._index and self._open == CALL:
-            return code_points(str(arguments))
-        if index <= self._index or not isinstance(name, str) or not name:
+        number = members.get("index")
+        if isinstance(number, int):
+            known = self._calls.get(number)
+        else:
+            known = None if name else self._newest
+        if known is None or (name and _is_another(id_, known)):
+            if not name:
+                raise BadCall
+            known = _Item(CALL, [CALL, *code_points(name), NAMED], id_)
+            self._items.append(known)
+            self._newest = known
+            if isinstance(number, int):
+                self._calls[number] = known
+        if known.written and arguments:
             raise BadCall
-        self._index, self._open = index, CALL
-        return [CALL, *code_points(name), NAMED, *code_points(str(arguments))]
+        known.add(arguments)
+
+
+def _is_another(id_: str, call: _Item) -> bool:
+    """Whether a piece with a name is of another call than the one with its number: Ollama gives
+    every call the number 0."""
+    return id_ != call.id if id_ and call.id else call.whole
 
 
 class Parser:

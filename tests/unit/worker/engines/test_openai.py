@@ -23,6 +23,7 @@ from worker.engines import (
     openai_answers,
     openai_body,
     openai_credentials,
+    openai_items,
     openai_pace,
 )
 from worker.engines.openai_items import code_points
@@ -281,6 +282,72 @@ def _joined(pieces: list[Piece]) -> list[tuple[str, str, str]]:
         else:
             made.append((kind, name, text))
     return made
+
+
+def piece(number: int | None, id_: str | None, name: str | None, text: str) -> dict[str, Any]:
+    """A piece of a call, as a delta."""
+    function = {"name": name, "arguments": text}
+    return {"tool_calls": [{"index": number, "id": id_, "function": function}]}
+
+
+ADD, MULTIPLY = ("c", "add", '{"a": "}"}'), ("c", "multiply", '{"b": [2]}')
+
+
+@cases.each(
+    ("deltas", "items"),
+    [
+        # Ollama gives every call the number 0.
+        ([piece(0, "x", "add", ADD[2]), piece(0, "y", "multiply", MULTIPLY[2])], [ADD, MULTIPLY]),
+        ([piece(0, None, "add", ADD[2]), piece(0, None, "multiply", MULTIPLY[2])], [ADD, MULTIPLY]),
+        (
+            [
+                *(piece(0, "x", "add", ""), piece(0, "", None, ADD[2])),
+                *(piece(0, "y", "multiply", '{"b": '), piece(0, None, "", "[2]}")),
+            ],
+            [ADD, MULTIPLY],
+        ),
+        (
+            [piece(None, "x", "add", ADD[2]), piece(None, "y", "multiply", MULTIPLY[2])],
+            [ADD, MULTIPLY],
+        ),
+        # A server may repeat the name in each piece.
+        ([piece(0, "x", "add", '{"a": '), piece(0, "x", "add", '"}"}')], [ADD]),
+        # Pieces of parallel calls in turn.
+        (
+            [
+                *(piece(0, "x", "add", ""), piece(1, "y", "multiply", '{"b": ')),
+                *(piece(0, None, None, ADD[2]), piece(1, None, None, "[2]}")),
+            ],
+            [ADD, MULTIPLY],
+        ),
+        # vLLM may send a text between the pieces of a call.
+        (
+            [piece(0, "x", "add", '{"a": "'), {"content": "\n"}, piece(0, None, None, '}"}')],
+            [ADD, ("m", "", "\n")],
+        ),
+        # What is no JSON is whole at the end.
+        (
+            [piece(0, "x", "add", '{"a": '), {"reasoning": "hm"}, {"content": "b"}],
+            [("c", "add", '{"a": '), ("r", "", "hm"), ("m", "", "b")],
+        ),
+        ([piece(0, "x", "add", ""), piece(1, "y", "add", "")], [("c", "add", "")] * 2),
+    ],
+)
+def test_the_pieces_of_calls_are_put_together(
+    deltas: list[dict[str, Any]], items: list[tuple[str, str, str]]
+) -> None:
+    writer, parser = openai_items.Writer(), openai_items.Parser()
+    ids = [token for delta in deltas for token in writer.delta(delta, items=True)]
+    ids += writer.finish()
+    assert _joined([p for token in ids for p in parser.push(token)]) == items
+
+
+def test_a_call_is_written_as_it_comes() -> None:
+    writer = openai_items.Writer()
+    assert writer.delta(piece(0, "x", "f", '{"a'), items=True)[-3:] == code_points('{"a')
+    assert writer.delta(piece(0, None, None, '":'), items=True) == code_points('":')
+    with pytest.raises(openai_items.BadCall):
+        writer.delta(piece(1, "y", None, "{}"), items=True)
 
 
 async def test_reasoning_is_left_out_of_a_plain_answer_and_is_a_sign_of_life(
