@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import AsyncIterator, Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -25,6 +26,11 @@ _CODES: Final = frozenset(
         "unsupported_parameter",
         "unsupported_value",
     }
+)
+
+# As servers say it: vLLM and SGLang, llama.cpp and LM Studio, hosted APIs.
+_TOO_LONG: Final = re.compile(
+    r"context[ _-]?(length|size|window)|prompt is too long|input token count", re.IGNORECASE
 )
 
 
@@ -112,8 +118,7 @@ def _failure(status: int, error: dict[str, Any], pause_s: float | None) -> base.
     if status in _WRONG_REQUEST:
         text = str(message or f"The model's server refused the request ({status}).")
         if code not in _CODES:
-            too_long = "maximum context length" in text
-            code = "context_length_exceeded" if too_long else "engine_refused"
+            code = "context_length_exceeded" if _TOO_LONG.search(text) else "engine_refused"
         return base.Refused(str(code), text[:MAX_MESSAGE_CHARS])
     if status in _RETRIABLE or status >= 500:
         return base.Transient(f"the server answered {status}")

@@ -615,6 +615,21 @@ async def test_a_refused_credential_is_the_operators_and_shows_nothing_of_it(
         (400, {"message": "no", "code": 400}, "engine_refused"),
         (400, {"message": "no", "code": "invalid_value"}, "invalid_value"),
         (400, {"message": "This model's maximum context length is 5"}, "context_length_exceeded"),
+        (
+            400,
+            {
+                "message": "request (12 tokens) exceeds the available context size (9 tokens)",
+                "type": "exceed_context_size_error",
+                "code": 400,
+            },
+            "context_length_exceeded",
+        ),
+        (
+            400,
+            {"message": "The input (9 tokens) is longer than the model's context length (5)."},
+            "context_length_exceeded",
+        ),
+        (400, {"message": "Prompt is too long: 9 tokens > 5 maximum"}, "context_length_exceeded"),
         (404, {"message": "no such model"}, "engine_misconfigured"),
         (429, {"message": "pay", "code": "insufficient_quota"}, "engine_unauthorized"),
     ],
