@@ -252,6 +252,7 @@ def tool_for_template(tool: dict[str, Any]) -> dict[str, Any]:
     return {"type": "function", "function": function}
 
 
+UNREADABLE: Final = "arguments"
 CUSTOM_INPUT: Final = "input"
 CUSTOM_PARAMETERS: Final[dict[str, Any]] = {
     "type": "object",
@@ -274,11 +275,20 @@ def _call(call: dict[str, Any]) -> dict[str, Any]:
         arguments: Any = {CUSTOM_INPUT: custom.get("input", "")}
         name = custom["name"]
     else:
-        name, arguments = call["function"]["name"], call["function"].get("arguments", "")
-        try:
-            values = json.loads(arguments or "{}")
-        except ValueError:
-            values = None
-        arguments = values if isinstance(values, dict) else arguments
+        name, arguments = call["function"]["name"], arguments_of(call)
     function = {"name": name, "arguments": arguments}
     return {"id": call.get("id", ""), "type": "function", "function": function}
+
+
+def arguments_of(call: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a call of a function. Models also write what is no JSON object, and a
+    dialogue with such a call must go on: templates and servers read members of an object. So such
+    a text becomes one member, and no text, or null, no member."""
+    text = call["function"].get("arguments") or "null"
+    try:
+        values = json.loads(text)
+    except (ValueError, RecursionError):
+        values = text
+    if isinstance(values, dict):
+        return values
+    return {} if values is None else {UNREADABLE: text}

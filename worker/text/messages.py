@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from tailrace.prompts.chat_template import content_text
+from tailrace.prompts.chat_template import UNREADABLE, arguments_of, content_text
 from tailrace.protocol import images
 
 
@@ -48,10 +48,13 @@ def _content_part(part: dict[str, Any]) -> dict[str, Any]:
 
 
 def _function_call(call: dict[str, Any]) -> dict[str, Any]:
-    if call.get("type") != "custom":
-        return call
-    arguments = json.dumps({"input": call["custom"]["input"]}, ensure_ascii=False)
-    function = {"name": call["custom"]["name"], "arguments": arguments}
+    if call.get("type") == "custom":
+        name, values = call["custom"]["name"], {"input": call["custom"]["input"]}
+    else:
+        name, values = call["function"]["name"], arguments_of(call)
+        if values and UNREADABLE not in values:
+            return call  # with its own text
+    function = {"name": name, "arguments": json.dumps(values, ensure_ascii=False)}
     return {"id": call["id"], "type": "function", "function": function}
 
 

@@ -52,6 +52,28 @@ def test_a_tool_is_counted_as_the_template_shows_it(made: counter.Counter) -> No
     assert made.count(hidden) == plain
 
 
+OF_MEMBERS = (
+    "{% for message in messages %}{{ message.role }}: {{ message.content }}"
+    "{% for call in message.tool_calls or [] %}"
+    "{% for name, value in call.function.arguments | items %}<{{ name }}>{{ value }}{% endfor %}"
+    "{% endfor %}{% endfor %}"
+)
+
+
+@pytest.mark.parametrize(
+    ("said_arguments", "shown"),
+    [('{"city": "Z"}', "<city>Z"), ('{"city": ', '<arguments>{"city": '), ("null", ""), ("", "")],
+)
+def test_a_call_whose_arguments_are_no_object_is_shown_to_a_template_that_reads_members(
+    tmp_path: Path, said_arguments: str, shown: str
+) -> None:
+    """The template refused the dialogue, and every later turn of it (`invalid_prompt`)."""
+    made = counter.Counter(small_tokenizer.build(tmp_path / "model", OF_MEMBERS, merges=False))
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": said_arguments}}
+    dialogue = [said("hi"), {"role": "assistant", "content": None, "tool_calls": [call]}]
+    assert made.count(request(*dialogue)) == len(f"user: hiassistant: {shown}".encode())
+
+
 def test_what_takes_the_engine_is_not_counted(made: counter.Counter) -> None:
     assert made.count(request({"role": "user", "content": [IMAGE]})) is None
     assert made.count(request(embed=records.Embed(["a"]))) is None

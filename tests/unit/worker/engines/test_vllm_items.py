@@ -138,7 +138,7 @@ def test_calls_and_outputs_are_put_as_templates_take_them() -> None:
     assert [c["function"]["arguments"] for c in messages[1]["tool_calls"]] == [
         {"a": 1},
         {"input": "text"},
-        "no JSON",
+        {"arguments": "no JSON"},
     ]
     assert messages[2] == {"role": "tool", "content": "done", "tool_call_id": "c2", "name": "x"}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tests.support import cases
 from worker.text.messages import characters, chat, plain
 
 
@@ -45,6 +46,22 @@ CALLED: list[dict[str, Any]] = [
     {"role": "tool", "tool_call_id": "call_1", "content": "rain"},
     {"role": "tool", "tool_call_id": "call_2", "content": [{"type": "text", "text": "done"}]},
 ]
+
+
+@cases.each(
+    ("said", "sent"),
+    [
+        ('{"city":"Z', '{"arguments": "{\\"city\\":\\"Z"}'),
+        ("[1]", '{"arguments": "[1]"}'),
+        ("null", "{}"),
+        ("", "{}"),
+    ],
+)
+def test_arguments_that_are_no_object_are_one_for_a_server(said: str, sent: str) -> None:
+    """A server that reads them refused every further turn of such a dialogue."""
+    call = {"id": "c", "type": "function", "function": {"name": "weather", "arguments": said}}
+    (message,) = chat([{"role": "assistant", "content": "", "tool_calls": [call]}])
+    assert message["tool_calls"][0]["function"] == {"name": "weather", "arguments": sent}
 
 
 def test_a_server_gets_calls_and_outputs_and_custom_tools_as_functions() -> None:
