@@ -140,11 +140,17 @@ class EngineRun:
             return visible.Nothing()
         if request.embed is not None:
             return visible.Nothing()
+        after = 0
+        if least := request.sampling.min_tokens:
+            # As in vLLM no stop string ends an answer of fewer tokens. Where ids are not tokens,
+            # only the engine's server, which gets both fields, can count them.
+            after = max(0, claim.copied + least - claim.entry.fold.before.ids)
+            stop = stop if engine.ids_are_tokens else ()
         if not engine.parser_name(request):
             context_ids = prompt_ids if request.continue_final else ()
-            return visible.PlainText(engine.detokenizer(context_ids), stop)
+            return visible.PlainText(engine.detokenizer(context_ids), stop, after)
         parser = await engine.item_parser(request, prompt_ids)
-        return visible.Items(request.rid, parser, stop, request.max_tool_calls, claim.copied)
+        return visible.Items(request.rid, parser, stop, request.max_tool_calls, claim.copied, after)
 
     # ---- what the engine gets --------------------------------------------------------------------
 

@@ -11,19 +11,25 @@ class StopStrings:
     The stop string that is completed first counts. Of those completed by the same character, the
     longest counts. So the answer does not depend on how the text was cut.
 
+    With `after`, a stop string counts if a later token than the first `after` completes it.
+
     Attributes:
         complete: a stop string was found.
+        early: how many of the next tokens complete none that counts.
         _buffer: text that may be the beginning of a stop string; empty once `complete`.
         _hidden: length of `_buffer`, or once `complete`, of the text that was cut away.
+        _counts: a stop string that the present token completes counts.
         _lengths: characters of the last tokens, at least of those that are hidden as a whole.
     """
 
-    def __init__(self, stops: Sequence[str]) -> None:
+    def __init__(self, stops: Sequence[str], after: int = 0) -> None:
         self._stops = sorted((s for s in stops if s), key=len, reverse=True)
         self._buffer = ""
         self.complete = False
         self._hidden = 0
         self._lengths: list[int] = []
+        self.early = after
+        self._counts = after == 0
 
     @property
     def hidden_tokens(self) -> int:
@@ -42,6 +48,13 @@ class StopStrings:
         """What is pushed from now on is the next token's."""
         if self._stops:
             self._lengths = [*self._lengths[len(self._lengths) - self.hidden_tokens :], 0]
+        self.begin_tokens(1)
+
+    def begin_tokens(self, count: int) -> None:
+        """What is pushed from now on is that of the next `count` tokens: `early` ones, or later
+        ones."""
+        self._counts = self.early == 0
+        self.early = max(0, self.early - count)
 
     def push(self, text: str) -> str:
         """Text outside stop strings. Text from a complete stop string on is dropped."""
@@ -52,7 +65,8 @@ class StopStrings:
         buffer = self._buffer
         for at, character in enumerate(text, 1):
             buffer += character
-            stop = next((s for s in self._stops if buffer.endswith(s)), None)
+            stops = self._stops if self._counts else ()
+            stop = next((s for s in stops if buffer.endswith(s)), None)
             if stop is not None:
                 self.complete, self._buffer = True, ""
                 self._hidden = len(stop) + len(text) - at

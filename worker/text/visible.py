@@ -142,10 +142,13 @@ class PlainText:
 
     reasoning = 0
 
-    def __init__(self, detokenizer: Detokenizer, stop: Sequence[str] = ()) -> None:
+    def __init__(
+        self, detokenizer: Detokenizer, stop: Sequence[str] = (), stops_after: int = 0
+    ) -> None:
+        """`stops_after`: of the first so many tokens none completes a stop string."""
         self.over = False
         self._detokenizer = detokenizer
-        self._stops = StopStrings(stop)
+        self._stops = StopStrings(stop, stops_after)
         self._text = ""
 
     @property
@@ -167,10 +170,15 @@ class PlainText:
         return text, ()
 
     def resume(self, accepted: Accepted, should_continue: ShouldContinue) -> None:
-        """The text of former owners contains no part of a stop string, so the search starts after
-        it."""
-        text = self._detokenizer.push(accepted.ids)
-        self._text = self._stops.push(text[accepted.text_length :])
+        """The text of former owners contains no part of a stop string that counts, so the search
+        starts after it."""
+        early, seen = self._stops.early, accepted.text_length
+        for ids_ in (accepted.ids[:early], accepted.ids[early:]):
+            if ids_:
+                text = self._detokenizer.push(ids_)
+                self._stops.begin_tokens(len(ids_))
+                self._text += self._stops.push(text[seen:])
+                seen = max(0, seen - len(text))
         self.over = self._stops.complete
 
 
@@ -195,14 +203,16 @@ class Items:
         stop: Sequence[str] = (),
         max_calls: int | None = None,
         copied: int = 0,
+        stops_after: int = 0,
     ) -> None:
         """`max_calls`: the response ends where a further call would begin. `copied`: number of ids
-        at the beginning that were not generated and do not count as reasoning."""
+        at the beginning that were not generated and do not count as reasoning. `stops_after`: as
+        of `PlainText`."""
         self.over = False
         self.reasoning = 0
         self._rid = rid
         self._parser = parser
-        self._stops = StopStrings(stop)
+        self._stops = StopStrings(stop, stops_after)
         self._max_calls = max_calls
         self._copied = copied
         self._text = ""

@@ -240,6 +240,20 @@ async def test_a_takeover_goes_on_behind_what_landed_before_its_claim() -> None:
         assert response.fold.ignored == {}
 
 
+@pytest.mark.parametrize(("least", "count"), [(0, 2), (8, 8)])
+async def test_a_stop_string_ends_no_answer_of_fewer_than_its_least_tokens(
+    least: int, count: int
+) -> None:
+    """Each token but the first two begins with a space."""
+    async with memory_worker.worker() as worker:
+        sampling = records.Sampling(100_000, stop=(" ",), min_tokens=least)
+        request = new_request(worker.memory, metadata=cues(20), sampling=sampling)
+        assert await worker.serve(request).outcome() is Outcome.DONE
+        response = answer(worker.memory, request.rid)
+        assert response.fold.next == count + 1
+        assert response.text == scripted.expected_text(request.messages, count)
+
+
 @pytest.mark.parametrize(("ignore", "count"), [(False, 5), (True, 20)])
 async def test_a_takeover_behind_an_end_token_goes_on_only_where_that_is_ignored(
     ignore: bool, count: int

@@ -43,12 +43,13 @@ def make(
     stop: tuple[str, ...] = (),
     max_tokens: int = 1_000,
     stop_ids: tuple[int, ...] = (),
+    stops_after: int = 0,
     logprobs: bool = False,
 ) -> generation.Generation:
     attempt = generation.Generation(
         rid=RID,
         fencing_token=own,
-        view=visible.PlainText(Letters(), stop),
+        view=visible.PlainText(Letters(), stop, stops_after),
         max_tokens=max_tokens,
         stop_ids=stop_ids,
         logprobs=logprobs,
@@ -228,6 +229,33 @@ def test_a_token_that_a_stop_string_cuts_in_two_keeps_its_log_probability() -> N
         if cut.complete:
             break
     assert cut.hidden_tokens == 1
+
+
+@cases.each(
+    ("stop", "after", "shown"),
+    [
+        *(("|", 0, "ab"), ("|", 2, "ab"), ("|", 3, "ab|cd"), ("|", 6, "ab|cd|e")),
+        *(("|", 8, "ab|cd|e|"), ("|", 20, "ab|cd|e|")),
+        *(("d|e", 6, "ab|c"), ("d|e", 7, "ab|cd|e|")),
+    ],
+)
+@cases.each("taken_over_at", range(9))
+def test_a_stop_string_counts_only_after_the_least_number_of_tokens(
+    stop: str, after: int, shown: str, taken_over_at: int
+) -> None:
+    """vLLM's `min_tokens`: the first stop string ended an answer that had fewer tokens."""
+    answer, reader = b"ab|cd|e|", Reader()
+    reader.claim("a")
+    made = make(stop=(stop,), stops_after=after)
+    made.push(list(answer[:taken_over_at]))
+    reader.read(made)
+    if made.phase is generation.Phase.RUNNING:
+        reader.claim("b")
+        made = make("b", reader.fold, stop=(stop,), stops_after=after)
+        made.push(list(answer[made.total :]), "length")
+        reader.read(made)
+    reader.apply(made.end(records.Usage()))
+    assert reader.text == shown
 
 
 def test_a_stop_string_completed_by_the_last_flush_still_stops() -> None:
