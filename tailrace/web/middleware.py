@@ -23,9 +23,9 @@ from tailrace.protocol import close_codes, errors
 from tailrace.web import error_mapping
 
 EXPOSED: Final = (
-    "x-request-id, x-tailrace-response-id, x-tailrace-tools-left-out, retry-after, retry-after-ms, "
-    "x-should-retry, x-ratelimit-limit-requests, x-ratelimit-remaining-requests, "
-    "x-ratelimit-reset-requests"
+    "x-request-id, x-tailrace-response-id, x-tailrace-revision, x-tailrace-cached-answer, "
+    "x-tailrace-tools-left-out, retry-after, retry-after-ms, x-should-retry, "
+    "x-ratelimit-limit-requests, x-ratelimit-remaining-requests, x-ratelimit-reset-requests"
 )
 PARAMETERS_BYTES: Final = 8_192
 PREFLIGHT: Final = {

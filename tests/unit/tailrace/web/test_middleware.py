@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -12,9 +14,10 @@ from starlette.responses import PlainTextResponse
 from starlette.types import Message, Receive, Scope, Send
 
 from tailrace.protocol import errors
-from tailrace.web import middleware
+from tailrace.web import middleware, session_cookie
 from tests.support import cases
 
+ROOT = Path(__file__).resolve().parents[4]
 LISTED = "https://page.example"
 
 
@@ -66,6 +69,18 @@ async def test_a_listed_origin_may_read_what_says_whether_and_when_to_try_again(
     ):
         assert error.headers
         assert set(error.headers) <= set(exposed)
+
+
+def test_every_header_of_an_answer_that_is_ours_may_be_read_by_a_listed_origin() -> None:
+    """What a request has (the token of a session) is not among them."""
+    named = {
+        name
+        for room in ("gateway", "push", "tailrace")
+        for path in (ROOT / room).rglob("*.py")
+        for name in re.findall(r'"(x-tailrace-[a-z-]+)"', path.read_text())
+    }
+    assert len(named) > 3
+    assert named - {session_cookie.TOKEN_HEADER} <= set(middleware.EXPOSED.split(", "))
 
 
 @pytest.mark.parametrize(("origin", "status"), [(LISTED, 204), ("https://evil.example", 200)])
