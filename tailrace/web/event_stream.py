@@ -23,7 +23,8 @@ from tailrace.web import admitted, credential_timer, drain, write_deadline
 KEEP_ALIVE_S: Final = 15.0
 KEEP_ALIVE: Final = b": keep-alive\n\n"
 DONE: Final = b"data: [DONE]\n\n"
-SSE_HEADERS: Final = {"cache-control": "no-store", "x-accel-buffering": "no"}
+# A proxy that compresses would keep events until it has enough of them: no-transform forbids it.
+SSE_HEADERS: Final = {"cache-control": "no-store, no-transform", "x-accel-buffering": "no"}
 
 
 class CredentialExpired(Exception):

@@ -86,7 +86,7 @@ class TestCreate:
     ) -> None:
         answer = await client.post("/v1/responses", json={**QUICK, "stream": True})
         assert answer.headers["content-type"].startswith("text/event-stream")
-        assert answer.headers["cache-control"] == "no-store"
+        assert answer.headers["cache-control"] == "no-store, no-transform"
         seen = events_of(answer.text)
         assert [e["sequence_number"] for e in seen] == list(range(len(seen)))
         assert [e["type"] for e in seen][:4] == [
