@@ -12,6 +12,7 @@ Where uvicorn does not follow RFC 9110 and 9112, this class does:
 
     upgrade      to anything but WebSocket is ignored, and the request served as it is
     Host         is there once (HTTP/1.1), and so is each other header of ONCE that is there
+    HTTP/1.0     an answer without a length ends with the connection; it is not chunked
     half-closed  a client that ends only its side still gets what is answered within HALF_CLOSED_S;
                  most of those that do so have left, and what they asked for ends with them
 
@@ -29,6 +30,7 @@ from typing import Any, Final
 
 import httptools
 import uvicorn
+from uvicorn.protocols.http import httptools_impl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from tailrace import telemetry
@@ -228,6 +230,10 @@ class HttpProtocol(HttpToolsProtocol):
                 raise Refused
             self.scope["client"] = (address, 0)
         super().on_headers_complete()
+        if self.parser.get_http_version() == "1.0":
+            # As if the application had said a length. `cycle` is that of the newest request.
+            self.cycle.chunked_encoding = False
+            self.cycle.expected_content_length = _AnyLength()
         if len(self.pipeline) > MAX_PIPELINED:
             telemetry.CONNECTIONS_REFUSED.labels(reason="pipeline").inc()
             self.transport.abort()
@@ -300,6 +306,21 @@ class HttpProtocol(HttpToolsProtocol):
             self._timer = None
 
 
+class _AnyLength(int):
+    """The expected length of a body that the end of the connection ends: any is right."""
+
+    def __lt__(self, _: int) -> bool:
+        return False
+
+    def __ne__(self, _: object) -> bool:
+        return False
+
+    def __sub__(self, _: int) -> _AnyLength:
+        return self
+
+    __hash__ = int.__hash__
+
+
 def _is_empty_length(name: bytes, value: bytes) -> bool:
     return name == b"content-length" and not value.strip(b"0")
 
@@ -307,7 +328,7 @@ def _is_empty_length(name: bytes, value: bytes) -> bool:
 def missing(base: type = HttpToolsProtocol) -> list[str]:
     """Names that `HttpProtocol` needs and `base` lacks; empty if it has all."""
     try:
-        source = inspect.getsource(base)
+        source, cycle = inspect.getsource(base), inspect.getsource(httptools_impl)
     except (OSError, TypeError):
         return ["its source"]
     methods = (
@@ -325,8 +346,16 @@ def missing(base: type = HttpToolsProtocol) -> list[str]:
         "self.headers.append((name, value))": "headers",
         "self.parser = None": "a parser that may be dropped",
     }
+    of_cycle = (
+        *("if self.chunked_encoding is None and", "num_bytes > self.expected_content_length"),
+        *("self.expected_content_length -= num_bytes", "self.expected_content_length != 0"),
+    )
     missing_methods = [name for name in methods if not callable(getattr(base, name, None))]
-    return missing_methods + [feature for text, feature in features.items() if text not in source]
+    return [
+        *missing_methods,
+        *(feature for text, feature in features.items() if text not in source),
+        *(text for text in of_cycle if text not in cycle),
+    ]
 
 
 def over(bounds: caps.Caps, base: type = HttpToolsProtocol) -> Any:

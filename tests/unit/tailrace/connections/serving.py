@@ -26,8 +26,8 @@ GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 
 @dataclass
 class App:
-    """Answers requests with the client's address, at /echo with their body, while `answering`, and
-    takes messages of sockets while `taking`.
+    """Answers requests with the client's address, at /echo with their body, at /stream in two parts
+    without a length, while `answering`, and takes messages of sockets while `taking`.
 
     Attributes:
         seen: addresses of clients.
@@ -63,6 +63,11 @@ class App:
                     body += message["body"]
                     more = message["more_body"]
             await self.answering.wait()
+            if scope["path"] == "/stream":
+                await send({"type": "http.response.start", "status": 200, "headers": []})
+                await send({"type": "http.response.body", "body": b"one,", "more_body": True})
+                await send({"type": "http.response.body", "body": b"two"})
+                return
             headers = [(b"content-length", str(len(body)).encode())]
             await send({"type": "http.response.start", "status": 200, "headers": headers})
             await send({"type": "http.response.body", "body": body})

@@ -217,6 +217,19 @@ async def test_http_1_0_needs_no_host() -> None:
         assert b"200 OK" in await client.rest()
 
 
+@cases.each("method", ["GET", "HEAD"])
+async def test_no_client_of_http_1_0_gets_chunks(method: str) -> None:
+    """uvicorn sends them to everyone; to such a client they are text of the answer."""
+    async with serving() as server, server.client() as client:
+        client.send(f"{method} /stream HTTP/1.0\r\n\r\n".encode())
+        head, _, body = (await client.rest()).partition(b"\r\n\r\n")
+        assert b"transfer-encoding" not in head
+        assert body == (b"one,two" if method == "GET" else b"")
+    async with serving() as server, server.client() as client:
+        client.send(b"GET /stream HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert b"transfer-encoding: chunked" in await client.read(b"0\r\n\r\n")
+
+
 @pytest.mark.parametrize("requests", [1, 3])
 async def test_a_half_closed_client_gets_its_answers(requests: int) -> None:
     async with serving() as server, server.client() as client:
