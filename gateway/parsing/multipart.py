@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import urllib.parse
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -15,6 +17,7 @@ MAX_PARTS: Final = 16
 MAX_FIELD_BYTES: Final = 4_096
 MAX_BOUNDARY_BYTES: Final = 256
 _STEP: Final = 65_536
+_ENCODED_NAME: Final = re.compile(rb";\s*filename\*=utf-8'[^']*'([^;\s]*)", re.IGNORECASE)
 
 
 @dataclass(slots=True)
@@ -77,7 +80,8 @@ class _Reader:
         self._value.clear()
 
     def _on_headers(self) -> None:
-        kind, options = parse_options_header(self._headers.get(b"content-disposition"))
+        disposition = self._headers.get(b"content-disposition", b"")
+        kind, options = parse_options_header(disposition)
         if kind != b"form-data" or b"name" not in options:
             raise _FormError("a part of it has no name")
         self._part = options[b"name"].decode(errors="replace")
@@ -85,10 +89,13 @@ class _Reader:
         if self._part == self.name:
             if self.form.data is not None:
                 raise _FormError(f"it has more than one '{self.name}'")
+            filename = options.get(b"filename")
+            if filename is None:
+                filename = _encoded_name(disposition)
             # openai-java 4.101 sends bytes that have no name as a part with a type.
-            if b"filename" not in options and b"content-type" not in self._headers:
+            if filename is None and b"content-type" not in self._headers:
                 raise _FormError(f"'{self.name}' is not a file")
-            self.form.filename = options.get(b"filename", b"").decode(errors="replace")
+            self.form.filename = (filename or b"").decode(errors="replace")
             self.form.data = bytearray()
             self._field = None
 
@@ -107,6 +114,13 @@ class _Reader:
 
     def _ended(self) -> None:
         self.ended = True
+
+
+def _encoded_name(disposition: bytes) -> bytes | None:
+    """The name in `filename*`; None without one. RFC 7578 forbids it in forms and the parser leaves
+    it out, but for names beyond ASCII urllib3 1 (Python's requests) sends nothing else."""
+    found = _ENCODED_NAME.search(disposition)
+    return None if found is None else urllib.parse.unquote_to_bytes(found[1])
 
 
 def parse(content_type: str, body: bytearray, name: str) -> Form:

@@ -54,6 +54,14 @@ def test_a_form_as_httpx_makes_it() -> None:
     assert form.fields == {"purpose": "vision", "expires_after[seconds]": "3600"}
 
 
+@cases.each("more", ["", "\r\nContent-Type: text/plain", '; filename="other.md"'])
+def test_a_name_beyond_ascii_as_pythons_requests_sends_it(more: str) -> None:
+    encoded = "form-data; name=\"file\"; filename*=utf-8''gr%C3%B6%C3%9Fe%20%231.md"
+    form = read(part(f"Content-Disposition: {encoded}{more}", b"hello") + END)
+    assert form.filename == ("other.md" if "other" in more else "größe #1.md")
+    assert form.data == b"hello"
+
+
 def test_a_file_may_have_a_type_and_no_name() -> None:
     headers = 'Content-Disposition: form-data; name="file"\r\nContent-Type: text/plain'
     form = read(part(headers, b"hello") + END)
