@@ -152,6 +152,13 @@ def test_the_text_of_a_file_is_text() -> None:
     assert chat(asking(*parts)).input == [{"role": "user", "content": text}]
 
 
+def test_the_mark_at_the_beginning_of_a_file_is_left_out() -> None:
+    """Spreadsheets begin CSV files with it."""
+    data = base64.b64encode("a;b".encode("utf-8-sig")).decode()
+    part = {"type": "input_file", "file_data": f"data:text/csv;base64,{data}"}
+    assert responses(saying(part)).input == [{"role": "user", "content": "a;b\n"}]
+
+
 def test_an_image_beside_a_file() -> None:
     read = responses(saying({"type": "input_file", "file_data": TEXT}, image()))
     assert read.input[0]["content"] == [{"type": "text", "text": "Grüße\n"}, PART]
