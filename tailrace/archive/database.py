@@ -20,6 +20,7 @@ ANSWER_S: Final = 5.0
 # After how long a connection to a SQLite file is replaced. An open one goes on with the pages that
 # it has read, and with a file that was moved away: damage and a restored file stay unnoticed.
 REOPEN_S: Final = 5
+_READ_ONLY: Final = "25006"  # SQLSTATE of a write that a standby refuses
 _LOCK: Final = 7_245_101_904  # of PostgreSQL: a number that stands for the archive
 
 # Errors of a database that is away, locked for too long or without its tables. SQLAlchemy does not
@@ -98,12 +99,21 @@ def engine(url: str, *, create: bool = False) -> AsyncEngine:
     arguments: dict[str, Any] = {"timeout": ANSWER_S, "command_timeout": 60.0}
     if ca_file:
         arguments["ssl"] = ssl.create_default_context(cafile=str(ca_file))
-    return create_async_engine(
+    postgres = create_async_engine(
         parsed.difference_update_query(["ca_file"]),
         connect_args=arguments,
         pool_size=4,
         pool_pre_ping=True,
     )
+    sa.event.listen(postgres.sync_engine, "handle_error", _leave_replica)
+    return postgres
+
+
+def _leave_replica(context: sa.engine.ExceptionContext) -> None:
+    """Close the connections to a server that may only be read: after a failover the address leads
+    to another one."""
+    if getattr(context.original_exception, "sqlstate", None) == _READ_ONLY:
+        context.is_disconnect = True
 
 
 def searches(engine: AsyncEngine) -> bool:

@@ -102,13 +102,31 @@ class CommandBatches:
             _set_answer(pending, answer)
 
     async def _exchange(self, commands: list[tuple[Any, ...]]) -> list[Any]:
+        answers = await self._answers(commands)
+        if any(map(_is_of_replica, answers)):
+            # After a failover the address leads to another server; open connections stay.
+            await self._client.connection_pool.disconnect(inuse_connections=False)
+        return answers
+
+    async def _answers(self, commands: list[tuple[Any, ...]]) -> list[Any]:
         if len(commands) == 1:  # a pipeline of one command costs half as much again
             execute: Callable[..., Awaitable[Any]] = self._client.execute_command
-            return [await execute(*commands[0])]
+            try:
+                return [await execute(*commands[0])]
+            except redis.ResponseError as error:
+                return [error]
         pipeline = self._client.pipeline(transaction=False)
         for command in commands:
             pipeline.execute_command(*command)
         return list(await pipeline.execute(raise_on_error=False))
+
+
+def _is_of_replica(answer: Any) -> bool:
+    """Whether a server refuses to write because it is a replica. Servers say so within the error of
+    a script, too."""
+    return isinstance(answer, redis.ResponseError) and (
+        isinstance(answer, redis.ReadOnlyError) or "-READONLY" in str(answer)
+    )
 
 
 def _set_answer(pending: asyncio.Future[Any], answer: Any) -> None:
@@ -180,7 +198,10 @@ class RedisStore:
         except OwnLoopLate as error:  # this process is slow, and nothing is known about Redis
             telemetry.REDIS_FAILURES.inc()
             raise StoreUnavailable("the own event loop is late") from error
-        except (redis.ConnectionError, redis.TimeoutError, OSError, TimeoutError) as error:
+        except (
+            *(redis.ConnectionError, redis.TimeoutError, OSError, TimeoutError),
+            redis.ReadOnlyError,
+        ) as error:
             telemetry.REDIS_FAILURES.inc()
             self._away_until = self._clock() + AWAY_S
             if not self._away:

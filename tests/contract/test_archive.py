@@ -31,7 +31,7 @@ from tailrace.archive import (
     tables,
 )
 from tailrace.protocol import history, records, topics
-from tests.support import memory_log, waiting
+from tests.support import memory_log, postgres, waiting
 from tests.support.archive_rows import Fold, dump
 from tests.support.histories import (
     ALICE,
@@ -468,6 +468,26 @@ async def test_an_archive_that_is_not_there_says_so(tmp_path: Path) -> None:
             await sql_reader.SqlReader(made).find(rid(1), ALICE.key)
         await made.dispose()
     assert not (tmp_path / "none.sqlite3").exists()
+
+
+async def test_a_standby_is_left_for_the_server_behind_the_address(postgres_url: str) -> None:
+    """After a failover an open connection may lead to a server that only reads. The archive wrote
+    nothing from then on, until it was started again."""
+    url = await postgres.new_database(postgres_url)
+    name = sa.make_url(url).database
+    writer, other = database.engine(url), database.engine(url)
+
+    async def write(engine: AsyncEngine, statement: str) -> None:
+        async with engine.begin() as connection:
+            await connection.execute(sa.text(statement))
+
+    await write(other, f'ALTER DATABASE "{name}" SET default_transaction_read_only = on')
+    with pytest.raises(database.ERRORS, match="read-only"):
+        await write(writer, "CREATE TABLE one (number int)")
+    await write(other, f'ALTER DATABASE "{name}" RESET default_transaction_read_only')
+    await write(writer, "CREATE TABLE one (number int)")
+    await writer.dispose()
+    await other.dispose()
 
 
 async def test_one_that_is_behind_says_so(

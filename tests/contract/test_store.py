@@ -2,6 +2,7 @@
 own."""
 
 import asyncio
+import contextlib
 import math
 import os
 import time
@@ -618,6 +619,50 @@ async def test_a_killed_redis_is_noticed_fast_and_its_return_too(
     await Sessions(fragile).put_turn("owner", "resp_1", b"again")
     assert await Sessions(fragile).get_turn("resp_1") == b"again"
     assert (await TokenBuckets(fragile).consume_tokens("someone", 1, rate=1, burst=1)).allowed
+
+
+async def test_a_server_that_is_a_replica_now_is_left_for_the_one_behind_the_address(
+    own_redis: "local.LocalRedis",
+) -> None:
+    """A failover moves the address; the connections to the former server stay open. Every write was
+    refused from then on, until the process was started again."""
+    from tests.support import local
+
+    with local.LocalRedis() as successor:
+        ports = [own_redis.port]
+        async with _forwarding(ports) as url, RedisStore(url, timeout_s=2.0) as store:
+            await Sessions(store).put_turn("owner", "resp_1", b"state")
+            async with redis.asyncio.Redis.from_url(own_redis.url) as former:
+                await former.execute_command("REPLICAOF", "127.0.0.1", successor.port)
+            ports[0] = successor.port
+
+            async def writes() -> bool:
+                try:
+                    await TokenBuckets(store).consume_tokens("someone", 1, rate=1, burst=5)
+                    await Sessions(store).put_turn("owner", "resp_1", b"again")
+                except StoreUnavailable:
+                    return False
+                return True
+
+            await waiting.eventually(writes, "it writes to the other one", within_s=10)
+
+
+@contextlib.asynccontextmanager
+async def _forwarding(ports: list[int]) -> AsyncIterator[str]:
+    """The URL of an address behind which is the Redis at the port `ports[0]`, for each connection
+    anew."""
+
+    async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.closing(writer), contextlib.suppress(OSError):
+            while data := await reader.read(65_536):
+                writer.write(data)
+
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, back = await asyncio.open_connection("127.0.0.1", ports[0])
+        await asyncio.gather(copy(reader, back), copy(there, writer))
+
+    async with await asyncio.start_server(connected, "127.0.0.1", 0) as server:
+        yield f"redis://127.0.0.1:{server.sockets[0].getsockname()[1]}"
 
 
 async def test_a_stopped_redis_costs_each_call_its_bound_and_answers_are_never_mixed_up_afterwards(
