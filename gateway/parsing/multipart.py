@@ -118,7 +118,8 @@ class _Reader:
 
 def _encoded_name(disposition: bytes) -> bytes | None:
     """The name in `filename*`; None without one. RFC 7578 forbids it in forms and the parser leaves
-    it out, but for names beyond ASCII urllib3 1 (Python's requests) sends nothing else."""
+    it out, but for names beyond ASCII urllib3 before 1.25, which Python's requests may use, sends
+    nothing else."""
     found = _ENCODED_NAME.search(disposition)
     return None if found is None else urllib.parse.unquote_to_bytes(found[1])
 
