@@ -734,7 +734,7 @@ async def test_a_response_whose_beginning_is_lost_is_ended_for_every_reader() ->
         request = new_request(worker.memory, store=True)
         await lose_beginning(worker, request)
         job = worker.serve(request)
-        await worker.caught_up()
+        await several_looks(worker)  # its grace has begun
         worker.time.advance(takeover.GRACE_MS / 1000 + 1)
         assert await job.outcome() is Outcome.DONE
         assert job.delivery.tracker.in_flight == 0
