@@ -21,12 +21,12 @@ beforeEach(() => {
   Object.assign(globalThis, { window: { addEventListener: () => undefined } });
 });
 
-/** A tab on this browser's storage; `owner` null: nobody is signed in. */
+/** A tab on this browser's storage; `owner` null: no user is signed in. */
 function tab(owner: string | null, name = "a"): Tab {
   return new Tab(server, new SharedStorage(), clock, name, new BrowserStore(memory as unknown as Storage)).begin(owner);
 }
 
-/** Asks while the server refuses whoever has no session. */
+/** Asks while the server refuses a request without a session. */
 async function askRefused(one: Tab, question = "Count."): Promise<void> {
   server.errors.push({ kind: "refuse", error: refusal });
   one.controller.ask(null, question, null);

@@ -93,8 +93,7 @@ def file(part: Mapping[str, Any], where: str) -> str | dict[str, Any]:
 
 
 def as_text(name: str | None, text: str) -> str:
-    """The text of a file in a message, without the mark that editors and spreadsheets begin it
-    with."""
+    """The text of a file in a message, without a byte order mark."""
     text = text.removeprefix("\ufeff")
     return f"File {name}:\n{text}\n" if name else f"{text}\n"
 

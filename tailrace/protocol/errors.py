@@ -145,9 +145,9 @@ def context_length_exceeded(limit: int, param: str | None = "input") -> ApiError
 def record_too_large() -> ApiError:
     """The conversation does not fit into one record of the log."""
     message = (
-        f"The request, with the conversation it continues, has more than the "
-        f"{records.MAX_RECORD_BYTES >> 10} KiB of one record. Shorten the input or begin a new "
-        f"conversation; send images and files by POST /v1/files and their 'file_id'."
+        f"The request, with the conversation it continues, does not fit into one record of "
+        f"{records.MAX_RECORD_BYTES >> 10} KiB. Shorten the input or begin a new conversation; "
+        f"send images and files by POST /v1/files and their 'file_id'."
     )
     return invalid_request(message, "input", "context_length_exceeded")
 

@@ -36,7 +36,7 @@ EVERYTHING: Final[dict[str, Any]] = {
         'call time {"zone":"天"}\ncall weather 200'
     ),
     "tools": TOOLS,
-    "reasoning": {"effort": "low"},
+    "reasoning": {"effort": "low", "summary": "auto"},
     "include": [*LOGPROBS, *SEALED],
     "top_logprobs": 2,
 }
@@ -55,7 +55,10 @@ def draw(rng: random.Random, tokens: int) -> dict[str, Any]:
     found: dict[str, Any] = {}
     commands = []
     if rng.random() < 0.4:
-        found["reasoning"] = {"effort": rng.choice(("low", "high"))}
+        found["reasoning"] = {
+            "effort": rng.choice(("low", "high")),
+            "summary": rng.choice((None, "auto")),
+        }
         commands.append(f"think {rng.randrange(1, tokens)}")
     if rng.random() < 0.3:
         found |= {"text": FORMAT}

@@ -40,7 +40,7 @@ class Services:
         refusals: what the next requests for responses are answered instead: status, code and
             `retry-after`.
         watched: the positions that watches began behind; -1 is the beginning.
-        user: who is signed in; None: nobody, as after the session has ended.
+        user: who is signed in; None: no user, as after the session has ended.
         development_user: whose credential the gateway hands out; None: it hands out none.
         askers: by request for a response, who was signed in.
         begins_anew: the events so far are not those of the response that is asked for next.

@@ -55,14 +55,14 @@ class _Item:
         marker: its kind.
         ids: those that are not written yet.
         id: the server's name of a call; empty without one.
-        written: all of it is written; another item follows.
+        is_closed: all of it is written, and another item follows.
         _depth: of a call's arguments: objects and arrays that are open; None before the first one.
         _in_text, _escaped: where in a string of the arguments their text ends.
     """
 
     def __init__(self, marker: int, ids: Sequence[int] = (), id_: str = "") -> None:
         self.marker, self.ids, self.id = marker, [*ids], id_
-        self.written = False
+        self.is_closed = False
         self._depth: int | None = None
         self._in_text = self._escaped = False
 
@@ -120,13 +120,13 @@ class Writer:
             self._add(MESSAGE, text)
         for call in (delta.get("tool_calls") or []) if items else []:
             self._call(call)
-        return self._written()
+        return self._next_ids()
 
     def finish(self) -> list[int]:
         """The ids that are left at the end of the answer."""
-        return [*self._written(), *(i for item in self._items for i in item.ids)]
+        return [*self._next_ids(), *(i for item in self._items for i in item.ids)]
 
-    def _written(self) -> list[int]:
+    def _next_ids(self) -> list[int]:
         """The ids that may be written now."""
         ids: list[int] = []
         while True:
@@ -135,7 +135,7 @@ class Writer:
             item.ids = []
             if len(self._items) == 1 or not item.whole:
                 return ids
-            item.written = True
+            item.is_closed = True
             self._items.popleft()
 
     def _add(self, marker: int, text: str) -> None:
@@ -152,20 +152,20 @@ class Writer:
         # Servers that send each call in one piece may leave the number out.
         number = members.get("index")
         if isinstance(number, int):
-            known = self._calls.get(number)
+            item = self._calls.get(number)
         else:
-            known = None if name else self._newest
-        if known is None or (name and _is_another(id_, known)):
+            item = None if name else self._newest
+        if item is None or (name and _is_another(id_, item)):
             if not name:
                 raise BadCall
-            known = _Item(CALL, [CALL, *code_points(name), NAMED], id_)
-            self._items.append(known)
-            self._newest = known
+            item = _Item(CALL, [CALL, *code_points(name), NAMED], id_)
+            self._items.append(item)
+            self._newest = item
             if isinstance(number, int):
-                self._calls[number] = known
-        if known.written and arguments:
+                self._calls[number] = item
+        if item.is_closed and arguments:
             raise BadCall
-        known.add(arguments)
+        item.add(arguments)
 
 
 def _is_another(id_: str, call: _Item) -> bool:

@@ -14,7 +14,7 @@ class StepClock:
     """Ends one step after the other while responses wait for one.
 
     Attributes:
-        _step: done when the present step ends; None while nobody waits.
+        _step: done when the present step ends; None while no response waits.
         _due: when the last step ended, or should have: a late step shortens the next one.
     """
 

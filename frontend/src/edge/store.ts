@@ -3,7 +3,8 @@
    is atomic, survives a crash of the tab, and is announced to the other tabs.
 
    What is written without a user belongs to the user who was signed in last in this browser, or
-   else to the next one who signs in. The next sign-in moves it to that user, whoever signs in. */
+   else to the next one who signs in. The next sign-in moves it to that user, also if another
+   one signs in. */
 
 import { readAttachments, type Attachment } from "../core/attachments";
 import { join, type Conversation } from "../core/conversation";

@@ -22,7 +22,7 @@ export class SignIn {
   private readonly problem = h("p", { class: "problem", id: PROBLEM, role: "alert" });
   private readonly button = h("button", { type: "submit", class: "primary" }, texts().signIn);
   /** Signs in with the credential that the server issues. */
-  private readonly offered = h("button", { type: "button", class: "secondary", hidden: true });
+  private readonly offerButton = h("button", { type: "button", class: "secondary", hidden: true });
 
   /** `command`: prints a credential during development. */
   constructor(
@@ -41,7 +41,7 @@ export class SignIn {
       this.problem,
       h("p", { class: "hint", id: HINT }, beforeCommand, h("code", {}, command), afterCommand),
       this.button,
-      this.offered,
+      this.offerButton,
     );
     this.element = h("dialog", { class: "signin", "aria-labelledby": "signin-title" }, form);
     this.showProblem(null);
@@ -53,7 +53,7 @@ export class SignIn {
     if (!this.element.open) {
       this.showProblem(refusal);
       this.element.showModal();
-      this.offered.hidden = true;
+      this.offerButton.hidden = true;
       void this.showOffer();
     }
     this.field.focus();
@@ -62,9 +62,9 @@ export class SignIn {
   private async showOffer(): Promise<void> {
     const offer = await this.parts.offer();
     if (offer === null) return;
-    setText(this.offered, texts().signInAs(offer.who));
-    this.offered.onclick = () => void this.submit(offer.credential);
-    this.offered.hidden = false;
+    setText(this.offerButton, texts().signInAs(offer.who));
+    this.offerButton.onclick = () => void this.submit(offer.credential);
+    this.offerButton.hidden = false;
   }
 
   private onSubmit(event: Event): void {

@@ -106,10 +106,10 @@ export class Tray {
       attached before. */
   setOwner(signedIn: boolean, recipient: string | null): boolean {
     const isTheirs = !this.signedIn && (this.recipient === null || this.recipient === recipient);
-    if (!isTheirs) this.others.set(this.recipient ?? "", joined(this.others.get(this.recipient ?? ""), this.items));
+    if (!isTheirs) this.others.set(this.recipient ?? "", joinItems(this.others.get(this.recipient ?? ""), this.items));
     const own = signedIn ? this.others.get(recipient ?? "") : undefined;
     if (signedIn) this.others.delete(recipient ?? "");
-    this.items = joined(own, isTheirs ? this.items : new Map());
+    this.items = joinItems(own, isTheirs ? this.items : new Map());
     [this.signedIn, this.recipient] = [signedIn, recipient];
     for (const chat of this.items.keys()) this.parts.onChange(chat, this.ready(chat));
     return isTheirs;
@@ -206,7 +206,7 @@ export class Tray {
 /** By chat; null: a new one. */
 type Items = Map<string | null, readonly Item[]>;
 
-function joined(a: Items | undefined, b: Items): Items {
+function joinItems(a: Items | undefined, b: Items): Items {
   const items: Items = new Map(a);
   for (const [chat, each] of b) items.set(chat, [...(items.get(chat) ?? []), ...each]);
   return items;

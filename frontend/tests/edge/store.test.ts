@@ -94,7 +94,7 @@ describe("what is written without a user", () => {
     expect([...memory.records.keys()].filter((key) => key.startsWith("tailrace.2.."))).toEqual([]);
   });
 
-  it("after a sign-out belongs to the user who was signed in last, whoever signs in next", () => {
+  it("after a sign-out belongs to the user who was signed in last, also if another one signs in next", () => {
     const one = store("alice");
     one.setOwner(null);
     expect([one.recipient, one.all()]).toEqual(["alice", []]);

@@ -75,6 +75,14 @@ class TestTurns:
         assert context.last_turns(dialogue[:-1], 1) == dialogue[2:-1]
         assert context.last_turns(dialogue[:-2], 1) == dialogue[2:-2]
 
+    def test_reasoning_that_stands_in_its_summary_is_part_of_the_answer(self) -> None:
+        parts = [{"type": "summary_text", "text": "hm"}]
+        reasoning = {"type": "reasoning", "summary": parts, "content": []}
+        text = {"type": "message", "content": [{"type": "output_text", "text": "Yes."}]}
+        whole = events.response_object(events.echo(RID, 1, "m"), "completed", [reasoning, text])
+        (message,) = context.with_answer([], whole)
+        assert message["reasoning_content"] == "hm"
+
     def test_calls_and_reasoning_are_part_of_the_answer(self) -> None:
         call = {
             "type": "function_call",

@@ -268,6 +268,16 @@ def test_reasoning_is_its_summary_if_the_client_requests_one() -> None:
     assert final["output"][1]["content"][0]["text"] == "A"
 
 
+def test_the_judges_outcome_has_the_events_of_a_summary() -> None:
+    log = log_of("<rI think.<mA", [3] * 9)
+    first = log[0]
+    assert isinstance(first, records.Claim)
+    log[0] = msgspec.structs.replace(first, echo=SUMMARY)
+    entries = [history.Entry(offset, 0, record) for offset, record in enumerate(log)]
+    judged = outcome.outcome_of(history.Response(RID, 5, entries), reference_fold.account(entries))
+    assert judged.events == tuple((e.type, e.delta) for e in series_of(log, SUMMARY))
+
+
 def test_golden_transcript_of_an_answer_with_items() -> None:
     """Byte for byte: a client that resumes on another version of this product must get the same
     events."""

@@ -221,6 +221,15 @@ def test_log_probabilities_are_held_back_with_the_text_and_released_with_it() ->
     assert made.end(records.Usage()).text_tail == "EN"
 
 
+def test_a_token_that_goes_on_beyond_its_stop_string_is_cut_away_too() -> None:
+    cut = StopStrings(["END"])
+    for text in ("ab", "E", "NDmore"):
+        cut.begin_token()
+        cut.push(text)
+    assert cut.complete
+    assert cut.hidden_tokens == 2
+
+
 def test_a_token_that_a_stop_string_cuts_in_two_keeps_its_log_probability() -> None:
     cut = StopStrings(["\n\n"])
     for text in ("a", "b\n", "\n", "more"):
