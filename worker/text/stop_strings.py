@@ -46,8 +46,9 @@ class StopStrings:
 
     def begin_token(self) -> None:
         """What is pushed from now on is the next token's."""
-        if self._stops:
-            self._lengths = [*self._lengths[len(self._lengths) - self.hidden_tokens :], 0]
+        if not self._stops:
+            return  # nearly all answers: this is called for each token
+        self._lengths = [*self._lengths[len(self._lengths) - self.hidden_tokens :], 0]
         self.begin_tokens(1)
 
     def begin_tokens(self, count: int) -> None:
