@@ -599,7 +599,8 @@ def _question(text: str, shown: Sequence[bytes]) -> str | list[dict[str, Any]]:
 
 def _characters(item: dict[str, Any]) -> str:
     """All characters of an output item."""
-    parts = item.get("content", ())
+    # Reasoning has its text in one of the two.
+    parts = [*item.get("summary", ()), *item.get("content", ())]
     return str(
         item.get("arguments") or item.get("input") or "".join(p.get("text", "") for p in parts)
     )
