@@ -1,4 +1,10 @@
-"""The writer: appends in order through one sender, and replaces a producer that failed."""
+"""The writer: appends in order, a batch at a time to each partition, and replaces a producer that
+failed.
+
+What is appended while a batch of its partition is on its way makes the next batch. So records are
+sent at once where the broker is fast, and share a request where it is not. A batch has one future
+in the producer, which costs less than one for each record.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +13,7 @@ import collections
 import functools
 import time
 from collections.abc import Callable, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 import aiokafka
@@ -25,8 +31,6 @@ STALLED_S: Final = 3.0
 
 
 class _Pending(NamedTuple):
-    topic: str
-    partition: int
     key: bytes
     value: bytes | None
     headers: log_words.Headers
@@ -34,33 +38,38 @@ class _Pending(NamedTuple):
     deadline: float
 
 
-@dataclass(slots=True)
-class _Flight:
-    """A record that a producer has.
+@dataclass(slots=True, eq=False)
+class _Lane:
+    """The records of one partition.
 
     Attributes:
+        waiting: not yet handed to the producer, oldest first.
+        flight: the batch that the producer has, until it is acknowledged.
+        began: when the producer got it.
         sent: it may be on its way to a broker, or there. Before that it can be dropped for certain.
+        ready: the sender will look at this lane.
     """
 
     topic: str
     partition: int
-    done: asyncio.Future[log_words.Appended]
-    began: float
+    waiting: collections.deque[_Pending] = field(default_factory=collections.deque)
+    flight: list[_Pending] = field(default_factory=list)
+    began: float = 0.0
     sent: bool = False
+    ready: bool = False
 
 
 class Writer:
-    """Appends records in the order they were given, through one sender.
+    """Appends records of a partition in the order they were given.
 
     An append that fails says whether the record was ever sent: `NotAppended` if not, and then it
     never will be.
 
     Attributes:
         incarnation: number of producers made; a change means that everything in flight has failed.
-        _queue: records not yet handed to the producer, oldest first. Only `append` adds, only the
-            sender removes.
-        _flight: records not yet acknowledged, oldest first.
-        _wake: set while `_queue` may hold something.
+        _lanes: by topic and partition.
+        _ready: lanes with something to send and nothing in flight.
+        _wake: set while `_ready` may hold something.
         _producer: the current producer; None while there is none.
         _sender: the task that hands records to the current producer.
         _failure: set by a failed send; the sender then replaces the producer.
@@ -85,8 +94,8 @@ class Writer:
         self._deadline_s = deadline_s
         self._api = api or client_api.default()
         self._make_producer = producer
-        self._queue: collections.deque[_Pending] = collections.deque()
-        self._flight: collections.deque[_Flight] = collections.deque()
+        self._lanes: dict[tuple[str, int], _Lane] = {}
+        self._ready: collections.deque[_Lane] = collections.deque()
         self._wake = asyncio.Event()
         self._producer: aiokafka.AIOKafkaProducer | None = None
         self._sender: asyncio.Task[None] | None = None
@@ -105,13 +114,12 @@ class Writer:
     @property
     def stalled(self) -> bool:
         """Whether an acknowledgement has been outstanding for longer than `STALLED_S`."""
-        self._drop_acknowledged()
-        return bool(self._flight) and time.monotonic() - self._flight[0].began > STALLED_S
+        return self._overdue(STALLED_S)
 
     @property
     def backlog(self) -> int:
         """Records accepted but not acknowledged."""
-        return len(self._queue) + len(self._flight)
+        return sum(len(lane.waiting) + len(lane.flight) for lane in self._lanes.values())
 
     def append(
         self,
@@ -129,25 +137,17 @@ class Writer:
         done: asyncio.Future[log_words.Appended] = asyncio.get_running_loop().create_future()
         size = len(key) * 4 + len(value or b"") + log_words.size_of(headers)
         if self._stopping:
-            done.set_exception(log_words.NotAppended("the writer is stopping"))
+            _fail(done, log_words.NotAppended("the writer is stopping"))
         elif size > records.MAX_RECORD_BYTES - RECORD_OVERHEAD_BYTES:
             # The producer would refuse it too, as a failed send that fails all records in flight.
-            done.set_exception(log_words.TooLarge(f"a record of {size} bytes"))
+            _fail(done, log_words.TooLarge(f"a record of {size} bytes"))
         else:
-            self._queue.append(
-                _Pending(
-                    topic,
-                    partition,
-                    key.encode(),
-                    value,
-                    headers,
-                    done,
-                    time.monotonic() + self._deadline_s,
-                )
-            )
-            self._wake.set()
-        # Callers may drop the future. A failure is then still counted and logged.
-        done.add_done_callback(lambda f: f.cancelled() or f.exception())
+            lane = self._lanes.get((topic, partition))
+            if lane is None:
+                lane = self._lanes[topic, partition] = _Lane(topic, partition)
+            deadline = time.monotonic() + self._deadline_s
+            lane.waiting.append(_Pending(key.encode(), value, headers, done, deadline))
+            self._get_ready(lane)
         return done
 
     async def run(self) -> None:
@@ -217,68 +217,81 @@ class Writer:
         while self._failure is None:
             await self._wake.wait()
             self._wake.clear()
-            while self._queue and self._failure is None:
-                pending = self._queue.popleft()
-                if not pending.done.done():  # given up by its caller, or expired
-                    await self._send(producer, pending)
+            while self._ready and self._failure is None:
+                lane = self._ready.popleft()
+                lane.ready = False
+                await self._send(producer, lane)
 
-    async def _send(self, producer: aiokafka.AIOKafkaProducer, p: _Pending) -> None:
-        self._flight.append(
-            _Flight(p.topic, p.partition, p.done, time.monotonic(), sent=not self._is_guarded)
-        )
+    def _get_ready(self, lane: _Lane) -> None:
+        if lane.waiting and not lane.flight and not lane.ready:
+            lane.ready = True
+            self._ready.append(lane)
+            self._wake.set()
+
+    async def _send(self, producer: aiokafka.AIOKafkaProducer, lane: _Lane) -> None:
+        batch = producer.create_batch()
+        now_ms = int(time.time() * 1000)
+        flight = lane.flight
+        while lane.waiting:
+            p = lane.waiting[0]
+            if not p.done.done():  # given up by its caller, or expired
+                headers = record_keys.sign_headers(
+                    lane.topic, lane.partition, p.key, p.value or b"", p.headers
+                )
+                taken = batch.append(timestamp=now_ms, key=p.key, value=p.value, headers=headers)
+                if taken is None:
+                    break  # the batch is full
+                flight.append(p)
+            lane.waiting.popleft()
+        if not flight:
+            return
+        lane.began, lane.sent = time.monotonic(), not self._is_guarded
         try:
-            delivery = await producer.send(
-                p.topic,
-                value=p.value,
-                key=p.key,
-                partition=p.partition,
-                headers=record_keys.sign_headers(
-                    p.topic, p.partition, p.key, p.value or b"", p.headers
-                ),
-            )
+            delivery = await producer.send_batch(batch, lane.topic, partition=lane.partition)
         except (aiokafka.errors.KafkaError, OSError, AssertionError, AttributeError) as error:
             # aiokafka 0.14 raises AssertionError and AttributeError without a leader and with a
             # dead sender.
             self._break(f"send: {type(error).__name__}")
             return
         delivery.add_done_callback(
-            lambda f, done=p.done: self._on_acknowledgement(producer, f, done)
+            lambda delivery: self._on_acknowledgement(lane, flight, delivery, now_ms)
         )
 
     def _may_send(
         self, producer: aiokafka.AIOKafkaProducer, partitions: Set[tuple[str, int]]
     ) -> bool:
-        """Whether a produce request may go. Its records are then sent: those of its partitions that
-        the producer has by now, perhaps a few more."""
+        """Whether a produce request may go. The batches of its partitions are then sent."""
         if producer is not self._producer or producer is self._fenced:
             return False
-        for flight in self._flight:
-            flight.sent = flight.sent or (flight.topic, flight.partition) in partitions
+        for partition in partitions:
+            if partition in self._lanes:
+                self._lanes[partition].sent = True
         return True
 
     def _on_acknowledgement(
-        self,
-        producer: aiokafka.AIOKafkaProducer,
-        delivery: asyncio.Future[Any],
-        done: asyncio.Future[log_words.Appended],
+        self, lane: _Lane, flight: list[_Pending], delivery: asyncio.Future[Any], sent_ms: int
     ) -> None:
-        if delivery.cancelled() or delivery.exception() is not None:
-            error = "cancelled" if delivery.cancelled() else type(delivery.exception()).__name__
-            if (
-                # Also when no caller waits for this record now. Failures of a former producer
-                # are known already.
-                producer is self._producer
-            ):
-                self._break(f"acknowledgement: {error}")
+        """`sent_ms`: the records' time, where the topic does not have the broker's."""
+        failure = None if delivery.cancelled() else delivery.exception()
+        if lane.flight is not flight:
+            return  # failed before
+        if delivery.cancelled() or failure is not None:
+            # Also when no caller waits for these records now.
+            error = "cancelled" if failure is None else type(failure).__name__
+            self._break(f"acknowledgement: {error}")
             return
-        if not done.done():
-            meta = delivery.result()
-            done.set_result(log_words.Appended(meta.offset, meta.timestamp or 0))
-        self._drop_acknowledged()
+        meta = delivery.result()
+        timestamp = sent_ms if meta.timestamp in (None, -1) else meta.timestamp
+        for at, pending in enumerate(flight):
+            if not pending.done.done():
+                pending.done.set_result(log_words.Appended(meta.offset + at, timestamp))
+        lane.flight = []
+        self._get_ready(lane)
 
-    def _drop_acknowledged(self) -> None:
-        while self._flight and self._flight[0].done.done():
-            self._flight.popleft()
+    def _overdue(self, after_s: float) -> bool:
+        """Whether a batch is not acknowledged so long after the producer got it."""
+        since = time.monotonic() - after_s
+        return any(lane.flight and lane.began < since for lane in self._lanes.values())
 
     def _break(self, reason: str) -> None:
         if self._failure is None:
@@ -303,24 +316,22 @@ class Writer:
     def _fail_all(self, reason: str) -> None:
         """Drop every record: those that were not sent so far will not be sent."""
         self._fenced = self._producer
-        for flight in self._flight:
-            if not flight.done.done():
-                failure = log_words.AppendFailed if flight.sent else log_words.NotAppended
-                flight.done.set_exception(failure(reason))
-        self._flight.clear()
-        while self._queue:
-            done = self._queue.popleft().done
-            if not done.done():
-                done.set_exception(log_words.NotAppended(reason))
+        for lane in self._lanes.values():
+            flight, lane.flight = lane.flight, []
+            waiting, lane.waiting = lane.waiting, collections.deque()
+            failure = log_words.AppendFailed if lane.sent else log_words.NotAppended
+            for record in flight:
+                _fail(record.done, failure(reason))
+            for record in waiting:
+                _fail(record.done, log_words.NotAppended(reason))
 
     def _fail_expired(self) -> None:
-        """Fail records that waited for a producer until their deadline."""
-        while self._queue and (
-            self._queue[0].done.done() or self._queue[0].deadline < time.monotonic()
-        ):
-            done = self._queue.popleft().done
-            if not done.done():
-                done.set_exception(log_words.NotAppended("not sent within the deadline"))
+        """Fail records that waited until their deadline."""
+        now = time.monotonic()
+        for lane in self._lanes.values():
+            while lane.waiting and (lane.waiting[0].done.done() or lane.waiting[0].deadline < now):
+                expired = lane.waiting.popleft()
+                _fail(expired.done, log_words.NotAppended("not sent within the deadline"))
 
     async def _watch(self) -> None:
         """Check once a second for failures that aiokafka does not report: idempotent, it has no
@@ -328,8 +339,13 @@ class Writer:
         while True:
             await asyncio.sleep(min(1.0, self._deadline_s / 4))
             self._fail_expired()
-            self._drop_acknowledged()
-            if self._flight and self._flight[0].began + self._deadline_s < time.monotonic():
+            if self._overdue(self._deadline_s):
                 self._break("deadline")
             if self._producer is not None and self._api.sender_ended(self._producer):
                 self._break("sender task ended")
+
+
+def _fail(done: asyncio.Future[log_words.Appended], error: log_words.AppendFailed) -> None:
+    if not done.done():
+        done.set_exception(error)
+        done.exception()  # its caller may have dropped it, which asyncio would report

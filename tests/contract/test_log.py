@@ -205,7 +205,7 @@ async def test_a_failed_send_replaces_the_producer_also_when_nobody_waits_for_it
             )
             return sent
 
-        writer._producer.send = lose
+        writer._producer.send_batch = lose
         dropped = writer.append(topic, 0, "k", b"two")
         await asyncio.sleep(0)
         dropped.cancel()

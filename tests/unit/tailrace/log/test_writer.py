@@ -10,7 +10,9 @@ from typing import Any
 
 import aiokafka.errors
 import pytest
+from aiokafka.producer.message_accumulator import BatchBuilder
 from aiokafka.protocol.produce import ProduceRequest
+from aiokafka.record.memory_records import MemoryRecords
 
 from tailrace import log
 from tailrace.log import aiokafka_internals, client_api
@@ -46,17 +48,34 @@ class Client:
 
 
 class Producer:
-    """Takes records and never acknowledges one by itself."""
+    """Takes batches and never acknowledges one by itself.
+
+    Attributes:
+        taken: the acknowledgement of each batch.
+        batches: the values in each batch.
+    """
 
     def __init__(self) -> None:
         self.client = Client()
         self.taken: list[asyncio.Future[Any]] = []
+        self.batches: list[list[bytes]] = []
 
     async def start(self) -> None: ...
 
-    async def send(self, *_: Any, **__: Any) -> asyncio.Future[Any]:
+    def create_batch(self) -> BatchBuilder:
+        return BatchBuilder(1024, 0)
+
+    async def send_batch(
+        self, batch: BatchBuilder, topic: str, *, partition: int
+    ) -> asyncio.Future[Any]:
+        records = MemoryRecords(bytes(batch._build())).next_batch()
+        self.batches.append([record.value for record in records])
         self.taken.append(asyncio.get_running_loop().create_future())
         return self.taken[-1]
+
+    def acknowledge(self, at: int, *, offset: int = 0, timestamp: int = 1) -> None:
+        """Of the batch `at`: the offset of its first record, and its time."""
+        self.taken[at].set_result(log.Appended(offset, timestamp))
 
 
 class Api(client_api.PublicApi):
@@ -112,14 +131,14 @@ async def test_a_record_that_was_not_sent_is_certainly_not_appended_and_never_se
         await made[0].client.produce(0)
         waiting = writer.append(TOPIC, 0, "k", b"behind it")
         elsewhere = writer.append(TOPIC, 1, "k", b"of another partition")
-        await handed_over(made[0], 3)
+        await handed_over(made[0], 2)
         made[0].taken[0].set_exception(aiokafka.errors.RequestTimedOutError())
         assert await outcomes(sent, waiting, elsewhere) == [
             log.AppendFailed,
             log.NotAppended,
             log.NotAppended,
         ]
-        # The former producer still has both, and is not yet stopped.
+        # The former producer still has the latter, and is not yet stopped.
         with pytest.raises(aiokafka.errors.NodeNotReadyError):
             await made[0].client.produce(0, 1)
         assert made[0].client.sent == [[0]]
@@ -162,5 +181,49 @@ async def test_an_acknowledgement_that_is_overdue_shows_before_it_fails(
         writer.append(TOPIC, 0, "k", b"v")
         assert not writer.stalled
         await eventually(lambda: writer.stalled, "it is overdue", within_s=5)
-        made[0].taken[0].set_result(log.Appended(0, 1))
+        made[0].acknowledge(0)
         await eventually(lambda: not writer.stalled, "it has come", within_s=5)
+
+
+async def test_what_comes_while_a_batch_is_on_its_way_is_the_next_batch() -> None:
+    async with running() as (writer, made):
+        first = writer.append(TOPIC, 0, "k", b"0")
+        await handed_over(made[0], 1)
+        behind = [writer.append(TOPIC, 0, "k", b"%d" % n) for n in (1, 2)]
+        elsewhere = writer.append(TOPIC, 1, "k", b"elsewhere")
+        await handed_over(made[0], 2)
+        assert made[0].batches == [[b"0"], [b"elsewhere"]]
+        assert writer.backlog == 4
+        made[0].acknowledge(0, offset=10, timestamp=7)
+        await handed_over(made[0], 3)
+        assert made[0].batches[2] == [b"1", b"2"]
+        made[0].acknowledge(1, offset=0)
+        made[0].acknowledge(2, offset=11, timestamp=8)
+        assert await first == log.Appended(10, 7)
+        assert await asyncio.gather(*behind) == [log.Appended(11, 8), log.Appended(12, 8)]
+        assert (await elsewhere).offset == 0
+        assert writer.backlog == 0
+
+
+async def test_a_batch_takes_what_fits() -> None:
+    async with running() as (writer, made):
+        values = [bytes([65 + n]) * 400 for n in range(3)]
+        for value in values:
+            writer.append(TOPIC, 0, "k", value)
+        await handed_over(made[0], 1)
+        made[0].acknowledge(0)
+        await handed_over(made[0], 2)
+        assert made[0].batches == [values[:2], values[2:]]
+
+
+async def test_a_record_whose_caller_gave_it_up_is_not_sent() -> None:
+    async with running() as (writer, made):
+        writer.append(TOPIC, 0, "k", b"0")
+        await handed_over(made[0], 1)
+        given_up, kept = (writer.append(TOPIC, 0, "k", value) for value in (b"1", b"2"))
+        given_up.cancel()
+        made[0].acknowledge(0)
+        await handed_over(made[0], 2)
+        made[0].acknowledge(1, offset=1)
+        assert made[0].batches == [[b"0"], [b"2"]]
+        assert (await kept).offset == 1
