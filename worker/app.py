@@ -353,7 +353,7 @@ class App:
             clock=clock,
             engine_slots=engine_slots,
             trials=Slots(1),
-            scheduler=FlushScheduler(lambda: engine_slots.running),
+            scheduler=FlushScheduler(),
             metering=self._metering,
             histories=HistoryWriter(self.writer, tail, connections.replays),
             activity=ActivityWriter(self.writer),

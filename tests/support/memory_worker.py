@@ -270,7 +270,7 @@ def make_context(
         clock=clock,
         engine_slots=engine_slots,
         trials=Slots(1),
-        scheduler=FlushScheduler(lambda: engine_slots.running),
+        scheduler=FlushScheduler(),
         metering=Metering(writer, price=price),
         histories=HistoryWriter(writer, tail, memory.replays(), time),
         activity=ActivityWriter(writer),

@@ -165,6 +165,7 @@ class Attempt:
         append = self._writer.append(
             topics.TOKENS, self._partition, record.rid, records.encode(record), headers
         )
+        self._scheduler.on_append()
         append.add_done_callback(lambda done: self._on_append(done, started))
         return append
 
@@ -180,14 +181,14 @@ class Attempt:
                 telemetry.FRAME_TOKENS.observe(len(frame.ids))
 
     def _on_append(self, append: asyncio.Future[log.Appended], started: float) -> None:
-        if append.cancelled():
-            return
-        if append.exception() is not None:
-            self.interrupt(Stop.APPEND_FAILED)
-            return
         now = self._monotonic()
+        failed = append.cancelled() or append.exception() is not None
+        self._scheduler.on_appended(None if failed else now - started)
+        if failed:
+            if not append.cancelled():
+                self.interrupt(Stop.APPEND_FAILED)
+            return
         self._clock.observe_acknowledgement(append.result().timestamp, now)
-        self._scheduler.observe(now - started)
         _APPEND_SECONDS.observe(now - started)
 
     async def _read(

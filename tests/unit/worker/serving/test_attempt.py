@@ -51,7 +51,7 @@ class Rig:
             attempt,
             0,
             self.memory.writer(),
-            FlushScheduler(lambda: 1),
+            FlushScheduler(),
             BrokerClock(),
             self.time,
         )
