@@ -400,8 +400,10 @@ async def test_a_request_is_run_once_wherever_the_group_s_offset_was_moved(to: s
     async with member(memory, time, name="second") as second:
         for request in asked:
             await done(memory, request)
-        await eventually(lambda: second.committed[0] == 4, "committed again")
-        assert second.committed[1].isdigit()
+        # Where the offset was moved to the end, it is 4 before the worker commits it.
+        await eventually(
+            lambda: second.committed[0] == 4 and second.committed[1].isdigit(), "committed again"
+        )
     for request in (finished, *asked):
         assert len(answer(memory, request.rid).claims) == 1
 
