@@ -16,6 +16,9 @@ from tailrace.log.health import Health
 from tailrace.protocol import topics
 
 WAIT_MS = 500  # no client waits for the end of a fetch
+# Under load the responses that end within this time are one transaction, which alone costs as much
+# as 25 of them.
+HISTORY_REST_S = 0.2
 
 
 class Archiver:
@@ -32,7 +35,11 @@ class Archiver:
         self.writer = log.Writer(config.kafka, client_id=f"{config.name}-writer")
         readers = {
             topic: log.Reader(
-                config.kafka, topic, wait_ms=WAIT_MS, client_id=f"{config.name}-{topic}"
+                config.kafka,
+                topic,
+                wait_ms=WAIT_MS,
+                rest_s=HISTORY_REST_S if topic == topics.HISTORY else 0.0,
+                client_id=f"{config.name}-{topic}",
             )
             for topic in fold.TOPICS
         }

@@ -17,6 +17,8 @@ from tailrace.protocol import log_words
 MAX_POLL_RECORDS = 2_000
 # A poll that has no partition to fetch ends after this time, or with the first `follow`.
 IDLE_POLL_S = 1.0
+# After a fetch of so many records there are more, so the reader does not rest.
+RESTLESS_RECORDS = 200
 # Of one fetch of a replay. Most replays end within their first fetch and need no more of it.
 REPLAY_FETCH_BYTES = 512 << 10
 
@@ -35,6 +37,7 @@ class Reader:
         _lags: sets the gauge of a followed partition. To find a gauge by its labels takes longer
             than to set it.
         _liveness: whether the consumer gets answers for its partitions.
+        _rest_until: when the next fetch begins (monotonic); 0 for at once.
     """
 
     def __init__(
@@ -44,15 +47,20 @@ class Reader:
         *,
         wait_ms: int = 50,
         min_bytes: int = 1,
+        rest_s: float = 0.0,
         client_id: str = "tailrace",
         answer_deadline_s: float = clients.ANSWER_DEADLINE_S,
         api: client_api.ClientApi | None = None,
     ) -> None:
+        """`rest_s`: after a fetch that brought records the next one begins so much later, and
+        brings those of that time together."""
         self._make = lambda: clients.new_consumer(
             bootstrap, client_id=client_id, fetch_max_wait_ms=wait_ms, fetch_min_bytes=min_bytes
         )
         self._topic = topic
         self._wait_ms = wait_ms
+        self._rest_s = rest_s
+        self._rest_until = 0.0
         self._answer_deadline_s = answer_deadline_s
         self._api = api or client_api.default()
         self._changes: dict[int, int | None] = {}
@@ -160,6 +168,10 @@ class Reader:
             consumer.seek(tp, self.positions[tp.partition])
 
     async def _fetch(self, consumer: aiokafka.AIOKafkaConsumer) -> list[log_words.Record]:
+        if self._rest_until:
+            await asyncio.sleep(max(0.0, self._rest_until - time.monotonic()))
+            self._rest_until = 0.0
+            consumer.resume(*consumer.paused())
         try:
             batches = await consumer.getmany(timeout_ms=self._wait_ms, max_records=MAX_POLL_RECORDS)
         except aiokafka.errors.OffsetOutOfRangeError as error:
@@ -168,6 +180,10 @@ class Reader:
         except (aiokafka.errors.KafkaError, OSError) as error:
             await self._drop()
             raise log_words.LogUnavailable(type(error).__name__) from error
+        if self._rest_s and 0 < sum(map(len, batches.values())) < RESTLESS_RECORDS:
+            # At once: nothing has awaited since, so the client has not sent its next fetch.
+            consumer.pause(*consumer.assignment())
+            self._rest_until = time.monotonic() + self._rest_s
         # Transaction markers and compacted records move the position without giving a record.
         empty = [
             tp

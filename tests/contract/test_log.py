@@ -376,6 +376,28 @@ async def test_a_reader_says_how_far_it_is_behind_and_forgets_what_it_left(
         await reader.stop()
 
 
+async def test_a_reader_that_rests_gets_what_was_written_meanwhile_together(
+    kafka: str, topic: str
+) -> None:
+    reader = log.Reader(kafka, topic, rest_s=2.0)
+    async with log_contract.writing(KafkaBackend(kafka)) as writer:
+        try:
+            for partition in range(PARTITIONS):
+                reader.follow(partition, 0)
+            await writer.append(topic, 0, "k", b"first")
+            assert [r.value for r in await log_contract.polled(reader, 1)] == [b"first"]
+            for n in range(3):
+                await writer.append(topic, n % 2, "k", b"%d" % n)
+            together = [r.value for r in await reader.poll()]
+            assert sorted(map(bytes, together)) == [b"0", b"1", b"2"]
+            # The next fetch is after a rest too, and with other partitions.
+            reader.leave(1)
+            await writer.append(topic, 0, "k", b"last")
+            assert [r.value for r in await log_contract.polled(reader, 1)] == [b"last"]
+        finally:
+            await reader.stop()
+
+
 @pytest.mark.timeout(120)
 async def test_readers_replays_and_questions_go_on_after_the_broker_came_back(
     mortal: Mortal,
