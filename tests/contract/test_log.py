@@ -388,8 +388,7 @@ async def test_a_reader_that_rests_gets_what_was_written_meanwhile_together(
             assert [r.value for r in await log_contract.polled(reader, 1)] == [b"first"]
             for n in range(3):
                 await writer.append(topic, n % 2, "k", b"%d" % n)
-            together = [r.value for r in await reader.poll()]
-            assert sorted(map(bytes, together)) == [b"0", b"1", b"2"]
+            assert {r.value for r in await reader.poll()} == {b"0", b"1", b"2"}
             # The next fetch is after a rest too, and with other partitions.
             reader.leave(1)
             await writer.append(topic, 0, "k", b"last")
