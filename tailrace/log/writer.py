@@ -47,7 +47,7 @@ class _Lane:
         flight: the batch that the producer has, until it is acknowledged.
         began: when the producer got it.
         sent: it may be on its way to a broker, or there. Before that it can be dropped for certain.
-        ready: the sender will look at this lane.
+        task: sends what waits; None while nothing does.
     """
 
     topic: str
@@ -56,7 +56,7 @@ class _Lane:
     flight: list[_Pending] = field(default_factory=list)
     began: float = 0.0
     sent: bool = False
-    ready: bool = False
+    task: asyncio.Task[None] | None = None
 
 
 class Writer:
@@ -68,11 +68,9 @@ class Writer:
     Attributes:
         incarnation: number of producers made; a change means that everything in flight has failed.
         _lanes: by topic and partition.
-        _ready: lanes with something to send and nothing in flight.
-        _wake: set while `_ready` may hold something.
         _producer: the current producer; None while there is none.
-        _sender: the task that hands records to the current producer.
-        _failure: set by a failed send; the sender then replaces the producer.
+        _failure: set by a failed send, after which the producer is replaced.
+        _failed: set with it.
         _fenced: a producer that sends nothing more, because its records were dropped.
         _is_guarded: the current producer calls `_may_send` before it sends.
         _stopping: set by `stop` and when `run` is over; nothing more is accepted.
@@ -95,11 +93,9 @@ class Writer:
         self._api = api or client_api.default()
         self._make_producer = producer
         self._lanes: dict[tuple[str, int], _Lane] = {}
-        self._ready: collections.deque[_Lane] = collections.deque()
-        self._wake = asyncio.Event()
         self._producer: aiokafka.AIOKafkaProducer | None = None
-        self._sender: asyncio.Task[None] | None = None
         self._failure: str | None = None
+        self._failed = asyncio.Event()
         self._fenced: aiokafka.AIOKafkaProducer | None = None
         self._is_guarded = False
         self._stopping = False
@@ -147,7 +143,7 @@ class Writer:
                 lane = self._lanes[topic, partition] = _Lane(topic, partition)
             deadline = time.monotonic() + self._deadline_s
             lane.waiting.append(_Pending(key.encode(), value, headers, done, deadline))
-            self._get_ready(lane)
+            self._send_soon(lane)
         return done
 
     async def run(self) -> None:
@@ -157,13 +153,16 @@ class Writer:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._watch())
                 while True:
-                    self._producer = producer = await self._connect()
-                    self._failure = None
+                    producer = await self._connect()
                     self._is_guarded = self._api.guard_sending(
                         producer, functools.partial(self._may_send, producer)
                     )
-                    self._sender = tasks.create_task(self._send_until_broken(self._producer))
-                    await asyncio.wait({self._sender})
+                    self._failure = None
+                    self._failed.clear()
+                    self._producer = producer
+                    for lane in self._lanes.values():
+                        self._send_soon(lane)
+                    await self._failed.wait()
                     self._retire(self._failure or "unknown")
                     if self._discards and self._api.waits_for_former_producer:
                         await asyncio.wait(self._discards)
@@ -213,49 +212,52 @@ class Writer:
             raise
         return producer
 
-    async def _send_until_broken(self, producer: aiokafka.AIOKafkaProducer) -> None:
-        while self._failure is None:
-            await self._wake.wait()
-            self._wake.clear()
-            while self._ready and self._failure is None:
-                lane = self._ready.popleft()
-                lane.ready = False
-                await self._send(producer, lane)
-
-    def _get_ready(self, lane: _Lane) -> None:
-        if lane.waiting and not lane.flight and not lane.ready:
-            lane.ready = True
-            self._ready.append(lane)
-            self._wake.set()
+    def _send_soon(self, lane: _Lane) -> None:
+        """In the next turn of the loop, so that what is appended in one turn is one batch."""
+        if self._producer is not None and self._failure is None and lane.waiting and not lane.task:
+            lane.task = asyncio.create_task(self._send(self._producer, lane))
 
     async def _send(self, producer: aiokafka.AIOKafkaProducer, lane: _Lane) -> None:
-        batch = producer.create_batch()
-        now_ms = int(time.time() * 1000)
-        flight = lane.flight
+        """Send until nothing waits.
+
+        A batch is handed over in the turn in which the one before it is acknowledged. In the next
+        turn the producer makes a request of what it has, so a later batch would wait for that.
+        """
+        step = "send"
+        try:
+            while True:
+                now_ms = int(time.time() * 1000)
+                batch = self._next_batch(producer, lane, now_ms)
+                if batch is None:
+                    break
+                lane.began, lane.sent = time.monotonic(), not self._is_guarded
+                step = "send"
+                delivery = await producer.send_batch(batch, lane.topic, partition=lane.partition)
+                step = "acknowledgement"
+                _acknowledge(lane, await delivery, now_ms)
+            lane.task = None
+        # Nobody awaits this task. aiokafka 0.14 raises AssertionError and AttributeError without a
+        # leader and with a dead sender, and may cancel what it delivers.
+        except (Exception, asyncio.CancelledError) as error:
+            if lane.task is asyncio.current_task():  # else it failed before, with all records
+                self._break(f"{step}: {type(error).__name__}")
+
+    def _next_batch(self, producer: aiokafka.AIOKafkaProducer, lane: _Lane, now_ms: int) -> Any:
+        """A batch of what waits, which is then in flight; None if there is nothing."""
+        batch = None
         while lane.waiting:
             p = lane.waiting[0]
             if not p.done.done():  # given up by its caller, or expired
+                batch = batch or producer.create_batch()
                 headers = record_keys.sign_headers(
                     lane.topic, lane.partition, p.key, p.value or b"", p.headers
                 )
                 taken = batch.append(timestamp=now_ms, key=p.key, value=p.value, headers=headers)
                 if taken is None:
                     break  # the batch is full
-                flight.append(p)
+                lane.flight.append(p)
             lane.waiting.popleft()
-        if not flight:
-            return
-        lane.began, lane.sent = time.monotonic(), not self._is_guarded
-        try:
-            delivery = await producer.send_batch(batch, lane.topic, partition=lane.partition)
-        except (aiokafka.errors.KafkaError, OSError, AssertionError, AttributeError) as error:
-            # aiokafka 0.14 raises AssertionError and AttributeError without a leader and with a
-            # dead sender.
-            self._break(f"send: {type(error).__name__}")
-            return
-        delivery.add_done_callback(
-            lambda delivery: self._on_acknowledgement(lane, flight, delivery, now_ms)
-        )
+        return batch
 
     def _may_send(
         self, producer: aiokafka.AIOKafkaProducer, partitions: Set[tuple[str, int]]
@@ -268,26 +270,6 @@ class Writer:
                 self._lanes[partition].sent = True
         return True
 
-    def _on_acknowledgement(
-        self, lane: _Lane, flight: list[_Pending], delivery: asyncio.Future[Any], sent_ms: int
-    ) -> None:
-        """`sent_ms`: the records' time, where the topic does not have the broker's."""
-        failure = None if delivery.cancelled() else delivery.exception()
-        if lane.flight is not flight:
-            return  # failed before
-        if delivery.cancelled() or failure is not None:
-            # Also when no caller waits for these records now.
-            error = "cancelled" if failure is None else type(failure).__name__
-            self._break(f"acknowledgement: {error}")
-            return
-        meta = delivery.result()
-        timestamp = sent_ms if meta.timestamp in (None, -1) else meta.timestamp
-        for at, pending in enumerate(flight):
-            if not pending.done.done():
-                pending.done.set_result(log_words.Appended(meta.offset + at, timestamp))
-        lane.flight = []
-        self._get_ready(lane)
-
     def _overdue(self, after_s: float) -> bool:
         """Whether a batch is not acknowledged so long after the producer got it."""
         since = time.monotonic() - after_s
@@ -297,9 +279,7 @@ class Writer:
         if self._failure is None:
             self._failure = reason
         self._fail_all(reason)
-        self._wake.set()
-        if self._sender is not None and self._sender is not asyncio.current_task():
-            self._sender.cancel()  # it may hang in the producer that failed
+        self._failed.set()
 
     def _retire(self, reason: str) -> None:
         producer, self._producer = self._producer, None
@@ -317,6 +297,9 @@ class Writer:
         """Drop every record: those that were not sent so far will not be sent."""
         self._fenced = self._producer
         for lane in self._lanes.values():
+            if lane.task is not None and lane.task is not asyncio.current_task():
+                lane.task.cancel()  # it may hang in the producer that failed
+            lane.task = None
             flight, lane.flight = lane.flight, []
             waiting, lane.waiting = lane.waiting, collections.deque()
             failure = log_words.AppendFailed if lane.sent else log_words.NotAppended
@@ -349,3 +332,14 @@ def _fail(done: asyncio.Future[log_words.Appended], error: log_words.AppendFaile
     if not done.done():
         done.set_exception(error)
         done.exception()  # its caller may have dropped it, which asyncio would report
+
+
+def _acknowledge(lane: _Lane, meta: Any, made_ms: int) -> None:
+    """`made_ms`: the records' time, where the topic does not have the broker's."""
+    timestamp = made_ms if meta.timestamp in (None, -1) else meta.timestamp
+    for at, pending in enumerate(lane.flight):
+        if not pending.done.done():
+            # A broker that had the batch already may not know its offset.
+            offset = meta.offset + at if meta.offset >= 0 else -1
+            pending.done.set_result(log_words.Appended(offset, timestamp))
+    lane.flight = []
