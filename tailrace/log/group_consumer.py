@@ -151,7 +151,12 @@ class GroupConsumer:
             await self._leave()
             raise log_words.LogUnavailable(type(error).__name__) from error
         records = [record_keys.record(r) for batch in batches.values() for r in batch]
-        self._liveness.after_poll(consumer, {}, full=len(records) >= max_records)
+        self._liveness.after_poll(
+            consumer,
+            consumer.assignment() - consumer.paused(),
+            {},
+            full=len(records) >= max_records,
+        )
         if time.monotonic() >= self._check_at and (self._check is None or self._check.done()):
             self._check_at = time.monotonic() + GROUP_CHECK_S
             self._check = asyncio.create_task(self._check_membership())

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from typing import Final
 
 import aiokafka
@@ -102,6 +102,7 @@ class Liveness:
     def after_poll(
         self,
         consumer: aiokafka.AIOKafkaConsumer,
+        partitions: Set[aiokafka.TopicPartition],
         positions: Mapping[aiokafka.TopicPartition, int],
         *,
         full: bool,
@@ -109,6 +110,7 @@ class Liveness:
         """Check, after a poll of the consumer, whether it gets answers for its partitions.
 
         Args:
+            partitions: those that it fetches.
             positions: next offsets, where they are known.
             full: the poll returned as much as it may.
         """
@@ -121,7 +123,6 @@ class Liveness:
         self._checked_at = now
         if self._full:
             self._full, elapsed_s = False, 0.0
-        partitions = consumer.assignment() - consumer.paused()
         for tp in self._silent_s.keys() - partitions:
             del self._silent_s[tp]
         for tp in partitions:

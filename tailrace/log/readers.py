@@ -204,6 +204,7 @@ class Reader:
                 self._lag(tp.partition)(max(0, end - self.positions[tp.partition]))
         self._liveness.after_poll(
             consumer,
+            consumer.assignment(),  # those of a reader that rests too
             {aiokafka.TopicPartition(self._topic, p): at for p, at in self.positions.items()},
             full=len(out) >= MAX_POLL_RECORDS,
         )

@@ -63,9 +63,6 @@ class Watched:
     def assignment(self) -> frozenset[Any]:
         return frozenset(self.marks)
 
-    def paused(self) -> set[Any]:
-        return self.pauses
-
     def last_poll_timestamp(self, tp: Any) -> int | None:
         return self.marks[tp]
 
@@ -99,7 +96,12 @@ class Polls:
             self.now += 0.25
             for tp in heard:
                 self.watched.marks[tp] = int(self.now * 1000)
-            self.found.after_poll(self.watched, positions or {}, full=full)
+            self.found.after_poll(
+                self.watched,
+                self.watched.assignment() - self.watched.pauses,
+                positions or {},
+                full=full,
+            )
 
     def metric(self, name: str) -> float:
         return prometheus_client.REGISTRY.get_sample_value(name, {"client": "reader-of-tests"}) or 0
@@ -231,3 +233,78 @@ async def test_a_reader_that_follows_nothing_any_more_answers(
     assert await reader.poll() == []
     assert reader.answers
     await reader.stop()
+
+
+class Busy:
+    """A consumer: each fetch brings a record of the first partition, and nothing answers for the
+    second one."""
+
+    def __init__(self) -> None:
+        self.offset = 0
+        self.pauses: set[Any] = set()
+
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+    def assign(self, tps: list[Any]) -> None: ...
+
+    def unsubscribe(self) -> None: ...
+
+    def seek(self, tp: Any, offset: int) -> None: ...
+
+    def assignment(self) -> frozenset[Any]:
+        return frozenset({FIRST, SECOND})
+
+    def pause(self, *tps: Any) -> None:
+        self.pauses.update(tps)
+
+    def paused(self) -> set[Any]:
+        return self.pauses
+
+    def resume(self, *tps: Any) -> None:
+        self.pauses.difference_update(tps)
+
+    async def getmany(self, **_: Any) -> dict[Any, list[Any]]:
+        assert not self.pauses
+        self.offset += 1
+        record = aiokafka.ConsumerRecord("t", 0, self.offset - 1, 1, 0, b"k", b"v", None, 1, 1, ())
+        return {FIRST: [record]}
+
+    def highwater(self, tp: Any) -> int:
+        return self.offset if tp == FIRST else 0
+
+    def last_poll_timestamp(self, tp: Any) -> int | None:
+        return self.offset if tp == FIRST else None
+
+    async def end_offsets(self, tps: list[Any]) -> dict[Any, int]:
+        return dict.fromkeys(tps, 5)
+
+
+@pytest.mark.parametrize("rest_s", [0.0, 0.001])
+async def test_a_silent_partition_is_found_while_another_one_always_brings_records(
+    monkeypatch: pytest.MonkeyPatch, rest_s: float
+) -> None:
+    """Also by a reader that rests: it pauses all partitions between its fetches."""
+    monkeypatch.setattr(liveness, "CHECK_S", 0.0)
+    monkeypatch.setattr(liveness, "SILENT_S", 0.1)
+    made: list[Busy] = []
+
+    def make(*_: Any, **__: Any) -> Busy:
+        made.append(Busy())
+        return made[-1]
+
+    monkeypatch.setattr(clients, "new_consumer", make)
+    reader = readers.Reader("h:1", "t", rest_s=rest_s, wait_ms=1, api=client_api.PublicApi())
+    reader.follow(0, 0)
+    reader.follow(1, 0)
+
+    async def poll() -> None:
+        while len(made) < 3:  # the first one, the one that asks, and the replacement
+            await reader.poll()
+            await asyncio.sleep(0.001)
+
+    try:
+        await asyncio.wait_for(poll(), 10)
+    finally:
+        await reader.stop()
