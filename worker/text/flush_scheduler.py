@@ -73,10 +73,11 @@ class FlushScheduler:
         if self._in_flight:
             return
         if round_trip_s is not None:
+            round_trip_s = min(round_trip_s, MAX_LINGER_S)  # one outage is soon forgotten
             least_s = self._least_s or round_trip_s
             self._least_s = min(round_trip_s, least_s * _GROWTH)
             self._round_trip_s += _NEWEST_WEIGHT * (round_trip_s - self._round_trip_s)
-        if self._callbacks:
+        if self._timer is not None:  # it was set for what is in flight
             self._set_timer()
 
     def schedule(self, flush: Flush) -> None:
@@ -88,6 +89,9 @@ class FlushScheduler:
     def cancel(self, flush: Flush) -> None:
         """Do not call `flush`: its frames were written already, or never will be."""
         self._callbacks.pop(flush, None)
+        if not self._callbacks and self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def _set_timer(self) -> None:
         timers = self._timers or asyncio.get_running_loop()

@@ -199,6 +199,27 @@ def test_a_cancelled_callback_is_not_called_and_a_later_one_is() -> None:
     assert calls.made == ["second"]
 
 
+def test_a_cancelled_callback_delays_no_later_one() -> None:
+    calls = Calls()
+    calls.scheduler.schedule(calls.first)
+    calls.loop.advance()
+    calls.scheduler.on_append()
+    calls.scheduler.schedule(calls.first)
+    calls.scheduler.cancel(calls.first)
+    calls.scheduler.on_appended(ROUND_TRIP_S)
+    calls.scheduler.schedule(calls.second)
+    calls.loop.advance()
+    assert calls.made == ["first", "second"]
+
+
+def test_one_outage_does_not_gather_frames_for_long() -> None:
+    scheduler = FlushScheduler(Loop())
+    appends(scheduler, 0.001)
+    appends(scheduler, 30.0, count=1)
+    appends(scheduler, 0.001, count=20)
+    assert scheduler.linger_s == 0
+
+
 async def test_by_default_the_running_loop_has_the_timers() -> None:
     called = asyncio.Event()
     FlushScheduler().schedule(called.set)
