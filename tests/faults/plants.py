@@ -222,10 +222,9 @@ def die_after_the_send() -> None:
 def die_at_the_acknowledgement() -> None:
     """The record is in the log, and the gateway never learns of it."""
 
-    def acknowledged(*_: Any) -> None:
-        _die()
+    from tailrace.log import writer
 
-    log.Writer._on_acknowledgement = acknowledged  # type: ignore[method-assign, assignment]
+    writer._acknowledge = _deadly(writer._acknowledge)
 
 
 def die_before_the_answer() -> None:
