@@ -16,6 +16,8 @@ Where uvicorn does not follow RFC 9110 and 9112, this class does:
     half-closed  a client that ends only its side still gets what is answered within HALF_CLOSED_S;
                  most of those that do so have left, and what they asked for ends with them
 
+The head of an answer and what follows at once are one write.
+
 The class depends on names that uvicorn does not document. `missing` lists those that are gone;
 then `chosen` returns uvicorn's own class, and a proxy in front has to bound what this one does.
 """
@@ -230,8 +232,12 @@ class HttpProtocol(HttpToolsProtocol):
                 raise Refused
             self.scope["client"] = (address, 0)
         super().on_headers_complete()
+        if self.parser.should_upgrade():
+            return
+        # `cycle` is that of the newest request.
+        self.cycle.transport = JoinedHead(self.transport, self.loop)  # type: ignore[assignment]
         if self.parser.get_http_version() == "1.0":
-            # As if the application had said a length. `cycle` is that of the newest request.
+            # As if the application had said a length.
             self.cycle.chunked_encoding = False
             self.cycle.expected_content_length = _AnyLength()
         if len(self.pipeline) > MAX_PIPELINED:
@@ -306,6 +312,43 @@ class HttpProtocol(HttpToolsProtocol):
             self._timer = None
 
 
+class JoinedHead:
+    """A transport for one answer: its head goes out with what is written in the same turn of the
+    loop. A write costs a system call, and the client a packet."""
+
+    __slots__ = ("_head", "_loop", "_started", "_transport")
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport = transport
+        self._loop = loop
+        self._started = False
+        self._head = b""
+
+    def write(self, data: bytes) -> None:
+        """The first one is held until the next one, or the next turn of the loop."""
+        if self._head:
+            head, self._head = self._head, b""
+            self._transport.write(head + data)
+        elif self._started:
+            self._transport.write(data)
+        else:
+            self._started, self._head = True, data
+            self._loop.call_soon(self._flush)
+
+    def is_closing(self) -> bool:
+        """Whether the connection is closed or closing."""
+        return self._transport.is_closing()
+
+    def close(self) -> None:
+        """Close the connection once all is written."""
+        self._flush()
+        self._transport.close()
+
+    def _flush(self) -> None:
+        if self._head and not self._transport.is_closing():
+            self.write(b"")
+
+
 class _AnyLength(int):
     """The expected length of a body that the end of the connection ends: any is right."""
 
@@ -349,6 +392,7 @@ def missing(base: type = HttpToolsProtocol) -> list[str]:
     of_cycle = (
         *("if self.chunked_encoding is None and", "num_bytes > self.expected_content_length"),
         *("self.expected_content_length -= num_bytes", "self.expected_content_length != 0"),
+        'self.transport.write(b"".join(content))',
     )
     missing_methods = [name for name in methods if not callable(getattr(base, name, None))]
     return [

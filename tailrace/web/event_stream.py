@@ -103,9 +103,6 @@ class EventStream(Response, Generic[E]):
         self._draining.callbacks.add(self._break_off)
         tasks: list[asyncio.Future[None]] = []
         try:
-            start = {"status": self.status_code, "headers": self.raw_headers}
-            with self._deadline:
-                await send({"type": "http.response.start", **start})
             if self._draining.begun:
                 self._break_off()
             self._admitted.add(self)
@@ -151,6 +148,11 @@ class EventStream(Response, Generic[E]):
             self._cancellation.set_result(None)
 
     async def _pump(self, send: Send) -> None:
+        # It is one write with the first events, if there are any. Its first step comes before any
+        # cancellation, so there always is a head, and a body that is broken off is seen as such.
+        start = {"status": self.status_code, "headers": self.raw_headers}
+        with self._deadline:
+            await send({"type": "http.response.start", **start})
         try:
             while True:
                 body = b"" if self._source.ended else await self._next()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+from typing import Any
 
 import pytest
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -365,3 +366,80 @@ def test_with_a_uvicorn_that_changed_its_own_class_serves_and_one_line_says_what
         assert http_protocol.over(caps.Caps(1, 1), Renamed) == "httptools"
     (record,) = caplog.records
     assert "the parser" in record.__dict__["fields"]["changed"]
+
+
+class Wire:
+    """A transport that keeps what is written."""
+
+    def __init__(self) -> None:
+        self.writes: list[bytes] = []
+        self.closed = False
+
+    def write(self, data: bytes) -> None:
+        assert not self.closed
+        self.writes.append(data)
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+    def close(self) -> None:
+        self.closed = True
+
+
+async def test_a_head_goes_out_with_what_follows_in_the_same_turn() -> None:
+    wire = Wire()
+    answer = http_protocol.JoinedHead(wire, asyncio.get_running_loop())  # type: ignore[arg-type]
+    answer.write(b"head ")
+    answer.write(b"first ")
+    answer.write(b"second")
+    await asyncio.sleep(0)
+    answer.write(b"later")
+    assert wire.writes == [b"head first ", b"second", b"later"]
+
+
+async def test_a_head_that_nothing_follows_goes_out_in_the_next_turn_or_with_the_close() -> None:
+    wire, other = Wire(), Wire()
+    loop = asyncio.get_running_loop()
+    http_protocol.JoinedHead(wire, loop).write(b"head")  # type: ignore[arg-type]
+    closed = http_protocol.JoinedHead(other, loop)  # type: ignore[arg-type]
+    closed.write(b"head")
+    closed.close()
+    assert (wire.writes, other.writes, closed.is_closing()) == ([], [b"head"], True)
+    await asyncio.sleep(0)
+    assert (wire.writes, other.writes) == ([b"head"], [b"head"])
+
+
+async def test_the_head_of_a_connection_that_was_cut_meanwhile_is_dropped() -> None:
+    wire = Wire()
+    http_protocol.JoinedHead(wire, asyncio.get_running_loop()).write(b"head")  # type: ignore[arg-type]
+    wire.close()
+    await asyncio.sleep(0)
+    assert wire.writes == []
+
+
+async def test_the_server_writes_a_head_and_its_body_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    joined_head = http_protocol.JoinedHead
+    writes: list[bytes] = []
+
+    class Counted(Wire):
+        def __init__(self, transport: Any) -> None:
+            super().__init__()
+            self.transport = transport
+
+        def write(self, data: bytes) -> None:
+            writes.append(data)
+            self.transport.write(data)
+
+    monkeypatch.setattr(
+        http_protocol,
+        "JoinedHead",
+        lambda transport, loop: joined_head(Counted(transport), loop),  # type: ignore[arg-type]
+    )
+    async with serving() as server, server.client() as client:
+        client.send(GET)
+        assert b"200 OK" in await client.read(b"127.0.0.2")
+    (written,) = writes
+    assert written.startswith(b"HTTP/1.1 200 ")
+    assert written.endswith(b"127.0.0.2")
