@@ -35,6 +35,7 @@ from bench import (
     scaling,
     scripted,
     search,
+    shares,
     stacks,
     waits,
     whole_path,
@@ -52,6 +53,7 @@ SUITES: dict[str, ModuleType] = {
         handover,
         history,
         waits,
+        shares,
         hop,
         paced,
         gateway_cost,
@@ -63,7 +65,7 @@ SUITES: dict[str, ModuleType] = {
         search,
     )
 }
-ON_REQUEST = {gpu.NAME, beside.NAME, page.NAME, search.NAME}
+ON_REQUEST = {gpu.NAME, beside.NAME, page.NAME, search.NAME, shares.NAME}
 # Left out with --quick unless named, because they start deployments of their own.
 NOT_QUICK = {
     scaling.NAME,

@@ -39,7 +39,7 @@ def test_former_responses_are_well_formed() -> None:
 
 def test_a_quick_run_leaves_out_what_starts_deployments_of_its_own_unless_it_is_named() -> None:
     everything = command.choose([], quick=False)
-    only_named = {"gpu", "beside", "page", "search"}
+    only_named = {"gpu", "beside", "page", "search", "shares"}
     assert everything == [name for name in command.SUITES if name not in only_named]
     assert set(everything) - set(command.choose([], quick=True)) == {
         "scaling",
